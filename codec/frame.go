@@ -114,8 +114,13 @@ const (
 	TypeBytesMax         = 64
 	ReasonBytesMax       = 256
 	TokenBytesMax        = 8 << 10
+	ClientNameBytesMax   = 128
+	NodeBytesMax         = 64
+	ServersBytesMax      = 1024
 	AckRangesMax         = 256
+	AckCountMax          = 1 << 16 // request numbers in one range; AckUpTo has no such limit
 	PublishItemsMax      = 1024
+	HeadsMax             = 1024 // conversations in one HEADS reply
 	PingBytesMax         = 8
 )
 
