@@ -1,0 +1,86 @@
+package ack
+
+import "math"
+
+// AckResult says what an ACK met.
+type AckResult struct {
+	Wake     bool // room was refused since the last wake and at least half the window is free now: send on
+	Hits     int  // entries removed
+	Late     int  // numbers that had left the table before: acknowledged twice, ended otherwise. Not counted by AckUpTo
+	Never    bool // it names a number that was never given out: nothing was removed, the client is at fault
+	Parked   int  // entries of the session that are parked still: it acknowledges again, they may be unparked
+	FirstAck bool // the first ACK of the session
+}
+
+// Ack confirms count request numbers from from on: their entries are appended to dst, in order, and are the caller's. Numbers
+// that are not in flight are skipped. The cost follows the entries in the range, not count.
+func (t *Table) Ack(s Session, from, count uint64, nowMs int64, dst []Entry) ([]Entry, AckResult) {
+	if count == 0 {
+		return dst, AckResult{}
+	}
+	last := from + (count - 1)
+	if last < from {
+		last = math.MaxUint64
+	}
+	return t.confirm(s, from, last, nowMs, dst, true)
+}
+
+// AckUpTo confirms every request number of the session up to number; 0 confirms nothing.
+func (t *Table) AckUpTo(s Session, number uint64, nowMs int64, dst []Entry) ([]Entry, AckResult) {
+	if number == 0 {
+		return dst, AckResult{}
+	}
+	return t.confirm(s, 1, number, nowMs, dst, false)
+}
+
+func (t *Table) confirm(s Session, from, last uint64, nowMs int64, dst []Entry, countLate bool) ([]Entry, AckResult) {
+	sh, x := t.lock(s)
+	defer sh.mu.Unlock()
+	if x == nil {
+		return dst, AckResult{}
+	}
+	if from == 0 || last < from || last >= x.numberNext {
+		sh.counts.never++
+		return dst, AckResult{Never: true, Parked: int(x.parked)}
+	}
+	r := AckResult{FirstAck: x.lastAckMs == 0}
+	x.lastAckMs = nowMs
+	dst, r.Hits = sh.removeRange(x, from, last, dst)
+	if countLate {
+		r.Late = int(last-from+1) - r.Hits
+		sh.counts.late += uint64(r.Late)
+	}
+	r.Parked = int(x.parked)
+	r.Wake = x.wake()
+	return dst, r
+}
+
+// removeRange removes the entries whose numbers lie between from and last. What goes is the caller's.
+func (sh *shard) removeRange(x *session, from, last uint64, dst []Entry) ([]Entry, int) {
+	hits := 0
+	for x.length > 0 {
+		k := sh.numbers.place(x, from)
+		// Holes inside the list stay until it is rebuilt: step over them.
+		for k < int(x.length) && slotOf(*sh.numbers.at(x, k)) == slotNone {
+			k++
+		}
+		if k == int(x.length) {
+			break
+		}
+		w := *sh.numbers.at(x, k)
+		number, slot := numberOf(w), slotOf(w)
+		if number > last {
+			break
+		}
+		e := sh.records.at(slot)
+		if e.number != number {
+			panic("ack: a number list leads to the entry of another number")
+		}
+		dst = append(dst, e.entry(sh.wheel.Armed(slot)))
+		sh.numbers.remove(x, k)
+		sh.release(x, slot, e)
+		hits++
+		from = number + 1
+	}
+	return dst, hits
+}
