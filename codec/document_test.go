@@ -89,7 +89,7 @@ func TestLimitsInTheDocumentAreThoseOfTheCode(t *testing.T) {
 		fmt.Sprintf("| items of a PUBLISH, results of a PUBLISHED | 1-%d |", PublishItemsMax),
 		fmt.Sprintf("| entries of a HEADS reply | 0-%d |", HeadsMax),
 		fmt.Sprintf("| data of PING and PONG | 0-%d |", PingBytesMax),
-		fmt.Sprintf("before WELCOME %d,", FrameBytesDefault),
+		fmt.Sprintf("accepts up to %d.", FrameBytesDefault),
 		fmt.Sprintf("The protocol's own ceiling is %d.", FrameBytesMax),
 	} {
 		if !strings.Contains(doc, row) {
