@@ -84,7 +84,7 @@ func AppendAckList(dst []byte, ranges []Range, level AckLevel) []byte {
 }
 
 // DecodeAck decodes an ACK frame. Every range is checked here, so that none of a bad ACK takes effect: it names at least number 1,
-// covers 1 to AckCountMax numbers and does not run over the end of 64 bits.
+// covers 1 to AckCountMax numbers and does not run over the end of 64 bits. [P-ACK-1] [P-ACK-3] [P-STATE-2]
 func DecodeAck(f Frame, x *Ack) error {
 	*x = Ack{Kind: AckKind(f.Flags & AckKindMask), Level: AckLevel(f.Flags & AckLevelMask >> AckLevelShift)}
 	r := open(f, TypeAck, AckKindMask|AckLevelMask|AckHasClientTime)
@@ -112,7 +112,7 @@ func DecodeAck(f Frame, x *Ack) error {
 	return r.done()
 }
 
-// ackRange reads one range whose first field counts from end, the number behind the range before it.
+// ackRange reads one range (P-ACK-3) whose first field counts from end, the number behind the range before it.
 func (r *reader) ackRange(end uint64) Range {
 	gap := r.uvarint()
 	count := r.uvarint()

@@ -96,7 +96,7 @@ func appendPublish(dst []byte, number, count uint64, list []byte) []byte {
 }
 
 // DecodePublish decodes a PUBLISH frame and checks the structure of every item, so that Next cannot fail afterwards. The names in
-// the items are not checked.
+// the items are not checked. [P-PUBLISH-3]
 func DecodePublish(f Frame, x *Publish) error {
 	*x = Publish{}
 	r := open(f, TypePublish, 0)
@@ -133,7 +133,7 @@ func (r *reader) item(x *PublishItem) {
 	x.Payload = r.bytes()
 }
 
-// announced reads a byte string that a flag announced: it is not empty, or an item meant for one device would go to all.
+// announced reads a byte string that a flag announced: it is not empty, or an item meant for one device would go to all. [P-STR-3]
 func (r *reader) announced(bad *Error) []byte {
 	b := r.bytes()
 	if r.err == nil && len(b) == 0 {

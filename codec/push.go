@@ -39,7 +39,7 @@ func AppendPush(dst []byte, x *Push) []byte {
 	return s.end(append(dst, x.Payload...))
 }
 
-// DecodePush decodes a PUSH frame.
+// DecodePush decodes a PUSH frame. [P-PUSH-1] to [P-PUSH-3]
 func DecodePush(f Frame, x *Push) error {
 	*x = Push{
 		Redelivered: f.Flags&PushRedelivered != 0,
@@ -90,7 +90,7 @@ func AppendNack(dst []byte, x *Nack) []byte {
 	return s.end(appendReason(dst, x.Reason))
 }
 
-// DecodeNack decodes a NACK frame.
+// DecodeNack decodes a NACK frame. [P-NACK-1] [P-NACK-2]
 func DecodeNack(f Frame, x *Nack) error {
 	*x = Nack{Never: f.Flags&NackNever != 0}
 	r := open(f, TypeNack, NackNever)
@@ -112,7 +112,7 @@ func AppendExtend(dst []byte, x *Extend) []byte {
 	return s.end(dst)
 }
 
-// DecodeExtend decodes an EXTEND frame.
+// DecodeExtend decodes an EXTEND frame. [P-EXTEND-1]
 func DecodeExtend(f Frame, x *Extend) error {
 	*x = Extend{}
 	r := open(f, TypeExtend, 0)

@@ -32,7 +32,7 @@ func AppendConnect(dst []byte, x *Connect) []byte {
 }
 
 // DecodeConnect decodes a CONNECT frame. The version comes first and is checked first: what another version puts into the flags and
-// behind the version is not known here. User and device may be empty.
+// behind the version is not known here. User and device may be empty. [P-CONNECT-2] [P-CONNECT-6]
 func DecodeConnect(f Frame, x *Connect) error {
 	*x = Connect{}
 	r := open(f, TypeConnect, 0xff)
@@ -116,7 +116,7 @@ func AppendClose(dst []byte, x *Close) []byte {
 	return s.end(dst)
 }
 
-// DecodeClose decodes a CLOSE frame. A code this version does not define is kept: its range says what to do.
+// DecodeClose decodes a CLOSE frame. A code this version does not define is kept: its range says what to do. [P-CODE-1]
 func DecodeClose(f Frame, x *Close) error {
 	*x = Close{}
 	r := open(f, TypeClose, 0)

@@ -17,7 +17,7 @@ func ValidConversation(b []byte) bool { return validText(b, ConversationBytesMax
 // ValidType reports whether b is a message type or empty (none).
 func ValidType(b []byte) bool { return validText(b, TypeBytesMax) }
 
-// validText checks a string that people and logs will see: control characters (below 0x20, and 0x7f) would let a client forge lines.
+// validText checks a string that people and logs will see: control characters (below 0x20, and 0x7f) would let a client forge lines. [P-STR-2]
 func validText(b []byte, bytesMax int) bool {
 	if len(b) > bytesMax {
 		return false

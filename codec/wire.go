@@ -10,7 +10,7 @@ const frameHeaderBytesMax = 4
 
 // Parse takes the first frame off buf. frameBytesMax is the largest length the receiver has announced. f borrows from buf; n is how many
 // bytes the frame took. n == 0 with a nil error means that more bytes are needed. An error is an *Error, was reached as soon as
-// the bytes allowed, and is fatal: there is no way to find the next frame.
+// the bytes allowed, and is fatal: there is no way to find the next frame. [P-FRAME-1] to [P-FRAME-4]
 func Parse(buf []byte, frameBytesMax int) (f Frame, n int, err error) {
 	length, head := 0, 0
 	for {
@@ -46,7 +46,7 @@ func Parse(buf []byte, frameBytesMax int) (f Frame, n int, err error) {
 	return Frame{Type: Type(buf[head]), Flags: buf[head+1], Body: buf[head+2 : n : n]}, n, nil
 }
 
-// known reports whether this version defines the type.
+// known reports whether this version defines the type. [P-FRAME-4]
 func (t Type) known() bool {
 	switch t {
 	case TypeConnect, TypeWelcome, TypeClose, TypePing, TypePong, TypeGoAway,
@@ -135,7 +135,7 @@ type reader struct {
 	err *Error
 }
 
-// open starts reading a frame's body after checking its type and flags.
+// open starts reading a frame's body after checking its type and flags. [P-STATE-1] [P-FRAME-5]
 func open(f Frame, t Type, flagsKnown uint8) reader {
 	r := reader{b: f.Body}
 	if f.Type != t {
@@ -161,6 +161,7 @@ func (r *reader) done() error {
 	return nil
 }
 
+// uvarint reads an integer. [P-INT-1]
 func (r *reader) uvarint() uint64 {
 	if len(r.b) > 0 && r.b[0] < 0x80 {
 		v := r.b[0]
@@ -205,7 +206,7 @@ func (r *reader) uint8() uint8 {
 	return v
 }
 
-// fixed64 reads 8 bytes, most significant first.
+// fixed64 reads 8 bytes, most significant first. [P-INT-2]
 func (r *reader) fixed64() uint64 {
 	if len(r.b) < 8 {
 		r.fail(errTruncated)
@@ -216,7 +217,7 @@ func (r *reader) fixed64() uint64 {
 	return v
 }
 
-// number reads a request number.
+// number reads a request number. [P-NUM-1]
 func (r *reader) number() uint64 {
 	v := r.uvarint()
 	if v == 0 {
@@ -225,7 +226,7 @@ func (r *reader) number() uint64 {
 	return v
 }
 
-// bytes reads a byte string of any length; the frame bounds it.
+// bytes reads a byte string of any length; the frame bounds it. [P-STR-1]
 func (r *reader) bytes() []byte {
 	n := r.uvarint()
 	if n > uint64(len(r.b)) {
