@@ -1,0 +1,176 @@
+package store
+
+import (
+	"sort"
+	"time"
+
+	"holdfast/codec"
+	"holdfast/delivery"
+)
+
+// batch is what one commit writes. The open one is guarded by Local.mu. Of the one being flushed the committer owns the checksums
+// and reads the rest; readers of messages in it and ends hold the lock.
+type batch struct {
+	buf   []byte // frames of puts; from the cut on everything for the segment
+	puts  []pending
+	live  int // puts not elided so far
+	putAt time.Time
+
+	moveBuf []byte
+	moves   []move
+
+	ends   []byte // items of ends frames
+	notes  []byte
+	ended  []byte // frames for the ended journal
+	device []byte // frames for the devices file
+	lazyAt time.Time
+
+	endedCount  int
+	endedLastMs int64
+
+	seg  *segment // set by the cut
+	base int64    // where buf goes in it
+}
+
+// pending is a put whose publisher waits.
+type pending struct {
+	seq     uint64
+	slot    uint32
+	off     int // in buf
+	size    int
+	w       delivery.Waiter
+	i       int
+	counted bool // in the ledger, for it ended before it was durable
+}
+
+// move is one frame copied forward. The entry points to the old place until the new one is durable.
+type move struct {
+	seq    uint64
+	slot   uint32
+	seg    uint16 // old place
+	old    uint32
+	off    int // in moveBuf, from the cut on in buf
+	size   int
+	elided bool
+}
+
+// notice is a waiter to be told once the lock is let go.
+type notice struct {
+	w delivery.Waiter
+	i int
+}
+
+// notices collects waiters under the lock; tell calls them after it.
+type notices struct {
+	list [32]notice
+	n    int
+}
+
+func (n *notices) add(w delivery.Waiter, i int) {
+	n.list[n.n] = notice{w, i}
+	n.n++
+}
+
+func (n *notices) full() bool { return n.n == len(n.list) }
+
+func (n *notices) tell(r codec.Result) {
+	for i := range n.n {
+		n.list[i].w.Stored(n.list[i].i, r)
+		n.list[i] = notice{}
+	}
+	n.n = 0
+}
+
+func (b *batch) lazy() bool {
+	return len(b.ends) > 0 || len(b.notes) > 0 || len(b.ended) > 0 || len(b.device) > 0 || len(b.moves) > 0
+}
+
+// find returns the pending put of seq. Puts stand by rising seq.
+func (b *batch) find(seq uint64) *pending {
+	i := sort.Search(len(b.puts), func(i int) bool { return b.puts[i].seq >= seq })
+	if i == len(b.puts) || b.puts[i].seq != seq {
+		panic("store: a pending message is in no batch")
+	}
+	return &b.puts[i]
+}
+
+// dropPuts forgets the puts; the buffers stay.
+func (b *batch) dropPuts() {
+	clear(b.puts) // lets go of the waiters
+	b.puts, b.buf, b.live = b.puts[:0], b.buf[:0], 0
+}
+
+const batchKeepBytes = 4 << 20
+
+// reset readies a batch for use again. What a flood made large is given back.
+func (b *batch) reset() {
+	b.dropPuts()
+	if cap(b.buf) > batchKeepBytes {
+		b.buf = nil
+	}
+	if cap(b.moveBuf) > batchKeepBytes {
+		b.moveBuf = nil
+	}
+	b.moveBuf, b.moves = b.moveBuf[:0], b.moves[:0]
+	b.ends, b.notes, b.ended, b.device = b.ends[:0], b.notes[:0], b.ended[:0], b.device[:0]
+	b.endedCount, b.endedLastMs, b.seg, b.base, b.lazyAt = 0, 0, nil, 0, time.Time{}
+}
+
+// takeLazy puts what a failed batch could not write in front of what came since. Moves are not kept: the old places are good.
+func (b *batch) takeLazy(failed *batch) {
+	b.ends = append(failed.ends, b.ends...)
+	b.notes = append(failed.notes, b.notes...)
+	b.ended = append(failed.ended, b.ended...)
+	b.device = append(failed.device, b.device...)
+	failed.ends, failed.notes, failed.ended, failed.device = nil, nil, nil, nil
+	b.endedCount += failed.endedCount
+	b.endedLastMs = max(b.endedLastMs, failed.endedLastMs)
+	if b.lazyAt.IsZero() {
+		b.lazyAt = failed.lazyAt
+	}
+}
+
+// cut takes the open batch for writing: messages that ended meanwhile fall out, the others get their place in the segment.
+// Called with the lock held.
+func (l *Local) cut() *batch {
+	b := l.open
+	l.open, l.spare = l.spare, nil
+	l.flushing = b
+	b.seg = l.segs.active()
+	b.base = b.seg.size
+	w := 0
+	kept := b.puts[:0]
+	for _, p := range b.puts {
+		e := l.slab.at(p.slot)
+		if e.seq != p.seq || !e.is(flagOpen) {
+			continue
+		}
+		if w != p.off {
+			copy(b.buf[w:], b.buf[p.off:p.off+p.size])
+		}
+		p.off = w
+		w += p.size
+		e.clear(flagOpen)
+		e.set(flagFlush)
+		e.seg, e.off = b.seg.slot, uint32(b.base)+uint32(p.off)
+		b.seg.live++
+		b.seg.liveBytes += int64(p.size)
+		kept = append(kept, p)
+	}
+	clear(b.puts[len(kept):])
+	b.puts, b.buf = kept, b.buf[:w]
+	for i := range b.moves {
+		m := &b.moves[i]
+		e := l.slab.at(m.slot)
+		if m.elided = e.seq != m.seq || e.seg != m.seg || e.off != m.old; !m.elided {
+			frame := b.moveBuf[m.off : m.off+m.size]
+			m.off = len(b.buf)
+			b.buf = append(b.buf, frame...)
+		}
+	}
+	b.buf = appendList(b.buf, frameNotes, b.notes, noteBytes)
+	b.buf = appendList(b.buf, frameEnds, b.ends, endBytes)
+	b.device = append(b.device, l.reg.changed...)
+	l.reg.changed = l.reg.changed[:0]
+	return b
+}

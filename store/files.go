@@ -1,0 +1,152 @@
+package store
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	formatVersion = 1
+	formatFile    = "FORMAT"
+	lockFile      = "LOCK"
+)
+
+// files is every change the engine makes to the disk, so that a test can let one fail.
+type files struct {
+	create   func(path string) (*os.File, error)
+	write    func(f *os.File, b []byte, off int64) (int, error)
+	sync     func(f *os.File) error
+	truncate func(f *os.File, size int64) error
+	rename   func(from, to string) error
+	remove   func(path string) error
+	syncDir  func(dir string) error
+}
+
+func osFiles() *files {
+	return &files{
+		create: func(path string) (*os.File, error) {
+			return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
+		},
+		write:    func(f *os.File, b []byte, off int64) (int, error) { return f.WriteAt(b, off) },
+		sync:     func(f *os.File) error { return unix.Fdatasync(int(f.Fd())) },
+		truncate: func(f *os.File, size int64) error { return f.Truncate(size) },
+		rename:   os.Rename,
+		remove:   os.Remove,
+		syncDir: func(dir string) error {
+			d, err := os.Open(dir)
+			if err != nil {
+				return err
+			}
+			return errors.Join(d.Sync(), d.Close())
+		},
+	}
+}
+
+// diskFull reports whether err says that there is no room: the one write error that passes by itself.
+func diskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// lockDir makes dir if need be and takes it for this process.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return nil, fmt.Errorf("store: making the data directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE, 0o640)
+	if err != nil {
+		return nil, fmt.Errorf("store: opening the lock of the data directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		holder, _ := os.ReadFile(f.Name())
+		_ = f.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: %s (process %s)", ErrInUse, dir, bytes.TrimSpace(holder))
+		}
+		return nil, fmt.Errorf("store: locking the data directory: %w", err)
+	}
+	// The number in it is only a help for whoever reads the error; the lock is what counts.
+	if err := f.Truncate(0); err == nil {
+		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid())
+	}
+	return f, nil
+}
+
+// format is the content of the FORMAT file.
+type format struct {
+	seed  uint64 // keys the hashes and checksums: nobody outside can forge a record inside a payload
+	epoch uint64 // starts of this directory; the upper part of every Seq
+}
+
+// openFormat reads the FORMAT file, or starts a new directory, and counts the start.
+func openFormat(fl *files, dir string) (format, error) {
+	path := filepath.Join(dir, formatFile)
+	var fm format
+	b, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if old, _ := filepath.Glob(filepath.Join(dir, "*"+segmentSuffix)); len(old) > 0 {
+			return fm, fmt.Errorf("store: %s has segments but no %s file: not a complete data directory", dir, formatFile)
+		}
+		var seed [8]byte
+		if _, err := rand.Read(seed[:]); err != nil {
+			return fm, fmt.Errorf("store: making a seed: %w", err)
+		}
+		fm.seed = binary.LittleEndian.Uint64(seed[:])
+	case err != nil:
+		return fm, fmt.Errorf("store: reading the format: %w", err)
+	default:
+		if fm, err = parseFormat(string(b)); err != nil {
+			return fm, fmt.Errorf("%w: %s", err, path)
+		}
+	}
+	fm.epoch++
+	text := fmt.Sprintf("holdfast-store %d\nseed %016x\nepoch %d\n", formatVersion, fm.seed, fm.epoch)
+	if err := replaceFile(fl, path, []byte(text)); err != nil {
+		return fm, fmt.Errorf("store: writing the format: %w", err)
+	}
+	return fm, nil
+}
+
+func parseFormat(text string) (fm format, err error) {
+	var version int
+	if n, _ := fmt.Sscanf(text, "holdfast-store %d", &version); n != 1 {
+		return fm, errors.New("store: not a format file")
+	}
+	if version != formatVersion {
+		return fm, fmt.Errorf("%w: the directory has version %d, this program reads version %d", ErrVersion, version, formatVersion)
+	}
+	_, rest, _ := strings.Cut(text, "\n")
+	if n, _ := fmt.Sscanf(rest, "seed %x\nepoch %d\n", &fm.seed, &fm.epoch); n != 2 {
+		return fm, errors.New("store: the format file is damaged")
+	}
+	return fm, nil
+}
+
+// replaceFile writes a whole file so that a crash leaves the old or the new one.
+func replaceFile(fl *files, path string, b []byte) error {
+	f, err := fl.create(path + ".new")
+	if err != nil {
+		return err
+	}
+	_, err = fl.write(f, b, 0)
+	if err == nil {
+		err = fl.sync(f)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := fl.rename(path+".new", path); err != nil {
+		return err
+	}
+	return fl.syncDir(filepath.Dir(path))
+}

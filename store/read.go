@@ -1,0 +1,186 @@
+package store
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"holdfast/codec"
+	"holdfast/delivery"
+)
+
+const (
+	nextMax    = 128       // messages of one Next
+	spanGapMax = 4 << 10   // bytes of others that one pread may bring along between two messages
+	spanMax    = 512 << 10 // bytes of one pread
+)
+
+// place is where one message is read from, noted under the lock.
+type place struct {
+	ref      delivery.Ref
+	seg      *segment // pinned; nil: the frame was in memory and is in the buffer already
+	off      int64
+	size     int
+	at       int // of the frame in the buffer's bytes
+	attempts uint16
+	sent     bool
+	bad      bool
+}
+
+func unixMs() int64 { return time.Now().UnixMilli() }
+
+// Next implements delivery.Messages. It returns at most 128 messages a call. A message whose bytes turn out to be damaged is left
+// out, ended as dead and counted.
+func (l *Local) Next(b *delivery.Buffer, q delivery.QueueID, p codec.Priority, after uint64, n, maxBytes int) ([]delivery.Item, error) {
+	b.Items, b.Bytes = b.Items[:0], b.Bytes[:0]
+	if p > codec.PriorityBulk {
+		return nil, fmt.Errorf("store: no such priority: %d", p)
+	}
+	for {
+		var places [nextMax]place
+		k, err := l.plan(places[:0:min(max(n, 1), nextMax)], b, q, p, after, maxBytes)
+		if err != nil || k == 0 {
+			return b.Items, err
+		}
+		err = l.fetch(b, places[:k])
+		if err != nil || len(b.Items) > 0 {
+			return b.Items, err
+		}
+		after = places[k-1].ref.Seq // all of them were damaged
+	}
+}
+
+// plan notes the places of the next messages and copies those that are still in memory.
+func (l *Local) plan(places []place, b *delivery.Buffer, q delivery.QueueID, p codec.Priority, after uint64, maxBytes int) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return 0, ErrClosed
+	}
+	if int(q) >= len(l.reg.queues) {
+		return 0, fmt.Errorf("store: no such queue: %d", q)
+	}
+	total := 0
+	for slot := l.reg.queues[q].head[p]; slot != 0 && len(places) < cap(places); {
+		e := l.slab.at(slot)
+		if e.seq > after {
+			if total += e.bytes(); total > maxBytes && len(places) > 0 {
+				break
+			}
+			places = append(places, l.place(b, e, slot))
+		}
+		slot = e.next
+	}
+	return len(places), nil
+}
+
+// place notes one message's place. Called with the lock held.
+func (l *Local) place(b *delivery.Buffer, e *entry, slot uint32) place {
+	pl := place{ref: e.ref(slot), size: e.bytes(), attempts: e.attempts, sent: e.is(flagSent), at: -1}
+	var frame []byte
+	switch {
+	case e.is(flagOpen):
+		frame = l.open.buf[e.off : int(e.off)+pl.size]
+	case e.is(flagFlush):
+		from := int64(e.off) - l.flushing.base
+		frame = l.flushing.buf[from : from+int64(pl.size)]
+	default:
+		pl.seg, pl.off = l.segs.slots[e.seg], int64(e.off)
+		pl.seg.pins++
+		return pl
+	}
+	pl.at = len(b.Bytes)
+	// Not the checksum: the committer may be writing it.
+	b.Bytes = append(append(b.Bytes, 0, 0, 0, 0), frame[4:]...)
+	return pl
+}
+
+// fetch reads what is on the disk, neighbours together, and makes items of it all.
+func (l *Local) fetch(b *delivery.Buffer, places []place) (err error) {
+	for i := 0; i < len(places) && err == nil; {
+		if places[i].seg == nil {
+			i++
+			continue
+		}
+		j, end := i+1, places[i].off+int64(places[i].size)
+		for ; j < len(places) && places[j].seg == places[i].seg; j++ {
+			if gap := places[j].off - end; gap < 0 || gap > spanGapMax || places[j].off-places[i].off > spanMax {
+				break
+			}
+			end = places[j].off + int64(places[j].size)
+		}
+		err = readSpan(b, places[i:j], int(end-places[i].off))
+		i = j
+	}
+	l.mu.Lock()
+	for i := range places {
+		if places[i].seg != nil {
+			l.unpin(places[i].seg)
+		}
+	}
+	l.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	for i := range places {
+		l.item(b, &places[i])
+	}
+	return nil
+}
+
+// readSpan reads n bytes that hold all of places.
+func readSpan(b *delivery.Buffer, places []place, n int) error {
+	at := len(b.Bytes)
+	b.Bytes = slices.Grow(b.Bytes, n)[:at+n]
+	first := &places[0]
+	if _, err := first.seg.f.ReadAt(b.Bytes[at:], first.off); err != nil {
+		return fmt.Errorf("store: reading %s at %d: %w", first.seg.path, first.off, err)
+	}
+	for i := range places {
+		places[i].at = at + int(places[i].off-first.off)
+	}
+	return nil
+}
+
+// item makes one item of the frame at a place, or gives the message up.
+func (l *Local) item(b *delivery.Buffer, pl *place) {
+	frame := b.Bytes[pl.at : pl.at+pl.size]
+	n := int(binary.LittleEndian.Uint32(frame[4:]))
+	var p put
+	ok := n <= len(frame) && n >= putHeadBytes && parsePut(frame[:n], &p) && p.seq == pl.ref.Seq
+	if ok && pl.seg != nil {
+		ok = l.sums.valid(pl.seg.num, pl.off, frame[:n])
+	}
+	if !ok {
+		l.lose(pl.ref, "its checksum does not fit")
+		return
+	}
+	b.Items = append(b.Items, delivery.Item{Ref: pl.ref, Command: p.command, Attempts: pl.attempts, Sent: pl.sent})
+}
+
+// Read implements delivery.Messages.
+func (l *Local) Read(b *delivery.Buffer, ref delivery.Ref) (item delivery.Item, ok bool, err error) {
+	return l.readOne(b, ref, false)
+}
+
+func (l *Local) readOne(b *delivery.Buffer, ref delivery.Ref, dead bool) (item delivery.Item, ok bool, err error) {
+	b.Items, b.Bytes = b.Items[:0], b.Bytes[:0]
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return item, false, ErrClosed
+	}
+	e := l.slab.live(ref)
+	if e == nil || e.is(flagDead) != dead {
+		l.mu.Unlock()
+		return item, false, nil
+	}
+	var places [1]place
+	places[0] = l.place(b, e, ref.Slot)
+	l.mu.Unlock()
+	if err := l.fetch(b, places[:]); err != nil || len(b.Items) == 0 {
+		return item, false, err
+	}
+	return b.Items[0], true, nil
+}

@@ -1,0 +1,443 @@
+package store
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"holdfast/codec"
+	"holdfast/delivery"
+)
+
+const epochShift = 44 // of Seq: 17 million million messages a start, a million starts
+
+// start reads the directory and makes it ready for writing.
+func (l *Local) start() error {
+	began := time.Now()
+	fm, err := openFormat(l.cfg.files, l.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	l.seed, l.sums = fm.seed, newChecksums(fm.seed)
+	if err := l.loadDevices(); err != nil {
+		return err
+	}
+	next, err := l.loadSegments()
+	if err != nil {
+		return err
+	}
+	if err := l.loadEnded(); err != nil {
+		return err
+	}
+	l.seq = max(l.seq, fm.epoch<<epochShift)
+	g, err := l.createSegment(next)
+	if err != nil {
+		return err
+	}
+	if err := l.segs.add(g); err != nil {
+		return err
+	}
+	c := &l.count
+	c.dead = int64(l.dead.n)
+	c.live = int64(l.slab.used) - c.dead
+	c.accepted = c.live + c.dead
+	l.cfg.Log.Info("the store is open", "dir", l.cfg.Dir, "messages", c.live, "deadLetters", c.dead, "queues", l.reg.used,
+		"remembered", l.ended.len(), "segments", len(l.segs.order), "damaged", c.damaged, "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// closeFiles closes every file but the lock.
+func (l *Local) closeFiles() (err error) {
+	for _, g := range l.segs.slots {
+		if g != nil {
+			err = errors.Join(err, g.f.Close())
+		}
+	}
+	if l.journal.f != nil {
+		err = errors.Join(err, l.journal.f.Close())
+	}
+	if l.devices.f != nil {
+		err = errors.Join(err, l.devices.f.Close())
+	}
+	return err
+}
+
+// damage reports bytes of a file that are no valid frames.
+func (l *Local) damage(path string, from, to int64, what string) {
+	l.count.damaged++
+	l.cfg.Log.Error("a data file is damaged: "+what, "file", path, "from", from, "to", to)
+}
+
+// walk calls f with each valid frame of a file and returns where the last one ends. Damage between frames is reported; bytes
+// behind the last one are left to the caller.
+func (l *Local) walk(file *os.File, num uint64, size int64, window []byte, f func(frame []byte, off int64)) (end int64, err error) {
+	s := newScanner(file, l.sums, num, size, window)
+	for {
+		frame, off, ok, err := s.next()
+		if err != nil {
+			return end, err
+		}
+		if !ok {
+			return end, nil
+		}
+		if s.damagedAt >= 0 {
+			l.damage(file.Name(), s.damagedAt, off, "records between were skipped, those behind are kept")
+		}
+		end = s.off
+		f(frame, off)
+	}
+}
+
+// loadDevices reads the devices file, cuts a torn tail, and leaves it open for writing.
+func (l *Local) loadDevices() error {
+	path := filepath.Join(l.cfg.Dir, devicesName)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		var size int
+		if f, size, err = l.createFile(path, devicesNum); err != nil {
+			return err
+		}
+		l.devices = devicesFile{f: f, path: path, size: int64(size)}
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("store: opening the devices: %w", err)
+	}
+	l.devices = devicesFile{f: f, path: path}
+	st, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("store: opening the devices: %w", err)
+	}
+	end, err := l.walk(f, devicesNum, st.Size(), nil, func(frame []byte, _ int64) { l.loadDevice(frame) })
+	if err != nil {
+		return err
+	}
+	if end < st.Size() {
+		l.cfg.Log.Warn("the devices file had a torn tail", "file", path, "from", end, "to", st.Size())
+		if err := l.cfg.files.truncate(f, end); err != nil {
+			return fmt.Errorf("store: cutting the devices file: %w", err)
+		}
+	}
+	l.devices.size = end
+	return l.devices.compact(l)
+}
+
+func (l *Local) loadDevice(frame []byte) {
+	user, device, flags, seenMs, ok := parseDevice(frame)
+	if !ok {
+		return
+	}
+	u, d := l.reg.name(user), l.reg.name(device)
+	q := l.reg.find(u, d)
+	switch {
+	case flags&deviceGone != 0:
+		if q != 0 {
+			l.reg.forget(q)
+		}
+		return
+	case q == 0:
+		q = l.reg.add(u, d)
+	}
+	e := &l.reg.queues[q]
+	e.seenMs, e.notedMs, e.heir = seenMs, seenMs, flags&deviceHeir != 0
+}
+
+// loadSegments reads the log and returns the number of the segment to go on with.
+func (l *Local) loadSegments() (next uint64, err error) {
+	nums, err := numbered(l.cfg.Dir, "", segmentSuffix)
+	if err != nil {
+		return 0, err
+	}
+	if len(nums) == 0 {
+		return 1, nil
+	}
+	for i, num := range nums {
+		if want := nums[0] + uint64(i); num != want {
+			return 0, fmt.Errorf("%w: %s does not exist, but later ones do; messages in it are gone, an empty file of that name accepts this",
+				ErrMissing, segmentPath(l.cfg.Dir, want))
+		}
+	}
+	rec := recovery{l: l, window: make([]byte, 0, scanWindowBytes)}
+	rec.bySeq.home = func(slot uint32) uint64 { return mix(l.slab.at(slot).seq) }
+	for i, num := range nums {
+		if err := rec.segment(num, i == len(nums)-1); err != nil {
+			return 0, err
+		}
+	}
+	rec.build()
+	return l.dropEmptyLast(nums[len(nums)-1])
+}
+
+// dropEmptyLast removes a last segment that nothing was written to, so that starts alone do not fill the directory.
+func (l *Local) dropEmptyLast(num uint64) (next uint64, err error) {
+	g := l.segs.active()
+	if g.size > fileHeadBytes {
+		return num + 1, nil
+	}
+	if err := l.cfg.files.remove(g.path); err != nil {
+		return 0, fmt.Errorf("store: removing an empty segment: %w", err)
+	}
+	l.segs.order = l.segs.order[:len(l.segs.order)-1]
+	l.segs.bytes -= g.size
+	l.retire(g)
+	return num, nil
+}
+
+// recovery is what reading the log needs and nobody later.
+type recovery struct {
+	l      *Local
+	window []byte
+	bySeq  table
+	deaths []death
+}
+
+type death struct {
+	seq     uint64
+	endedMs int64
+	slot    uint32
+}
+
+// segment reads one file. The last one may have a torn tail, which goes.
+func (r *recovery) segment(num uint64, last bool) error {
+	l := r.l
+	path := segmentPath(l.cfg.Dir, num)
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("store: opening a segment: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return errors.Join(fmt.Errorf("store: opening a segment: %w", err), f.Close())
+	}
+	g := &segment{num: num, path: path, f: f, size: st.Size()}
+	if err := l.segs.add(g); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	frames := 0
+	end, err := l.walk(f, num, g.size, r.window, func(frame []byte, off int64) {
+		frames++
+		r.frame(g, frame, off)
+	})
+	if err != nil {
+		return err
+	}
+	switch {
+	case end == g.size && frames > 0:
+	case !last:
+		l.damage(path, end, g.size, "the end of the segment is missing or no valid record; what was there is lost")
+	case end < g.size:
+		l.cfg.Log.Warn("the last segment had a torn tail: what was never answered was cut off", "file", path, "from", end, "to", g.size)
+		if err := l.cfg.files.truncate(f, end); err != nil {
+			return fmt.Errorf("store: cutting %s: %w", path, err)
+		}
+		if err := l.cfg.files.sync(f); err != nil {
+			return fmt.Errorf("store: syncing %s: %w", path, err)
+		}
+		l.segs.bytes -= g.size - end
+		g.size = end
+	}
+	return nil
+}
+
+func (r *recovery) frame(g *segment, frame []byte, off int64) {
+	switch frame[8] {
+	case framePut, frameMove:
+		var p put
+		if !parsePut(frame, &p) {
+			r.l.damage(g.path, off, off+int64(len(frame)), "a record with impossible lengths")
+			return
+		}
+		r.put(g, &p, off, padded(len(frame)))
+	case frameEnds:
+		eachItem(frame, endBytes, func(item []byte) { r.end(parseEnd(item)) })
+	case frameNotes:
+		eachItem(frame, noteBytes, func(item []byte) {
+			if slot := r.find(binary.LittleEndian.Uint64(item)); slot != 0 {
+				e := r.l.slab.at(slot)
+				e.attempts = binary.LittleEndian.Uint16(item[8:])
+				if item[10] != 0 {
+					e.set(flagSent)
+				}
+			}
+		})
+	}
+}
+
+func (r *recovery) find(seq uint64) (found uint32) {
+	r.l.seq = max(r.l.seq, seq)
+	r.bySeq.each(mix(seq), func(slot uint32) bool {
+		if r.l.slab.at(slot).seq == seq {
+			found = slot
+		}
+		return found != 0
+	})
+	return found
+}
+
+func (r *recovery) put(g *segment, p *put, off int64, size int) {
+	l := r.l
+	slot := r.find(p.seq)
+	var e *entry
+	if slot == 0 {
+		slot, e = l.slab.alloc(expireSeconds(p.expireMs))
+		e.seq, e.mid = p.seq, l.hash(p.message)
+		e.queue, e.acceptedMs = r.queue(p), uint32(p.acceptedMs)
+		e.lenFlags = uint32(size) | uint32(p.class)<<classShift
+		r.bySeq.insert(slot)
+		l.count.liveBytes += int64(size)
+	} else {
+		e = l.slab.at(slot)
+		old := l.segs.slots[e.seg]
+		old.live--
+		old.liveBytes -= int64(e.bytes())
+	}
+	e.seg, e.off, e.attempts = g.slot, uint32(off), max(e.attempts, p.attempts)
+	g.live++
+	g.liveBytes += int64(size)
+	if p.flags&putSent != 0 {
+		e.set(flagSent)
+	}
+	if p.flags&putDead != 0 && !e.is(flagDead) {
+		r.die(slot, e, p.reason, p.expireMs)
+	}
+}
+
+// queue finds or makes the queue of a stored message. What was stored for the default queue belongs to the device that took it over.
+func (r *recovery) queue(p *put) uint32 {
+	reg := &r.l.reg
+	u, d := reg.name(p.user), reg.name(p.device)
+	if d == 0 {
+		for q := reg.first[u]; q != 0; q = reg.queues[q].next {
+			if reg.queues[q].heir {
+				return q
+			}
+		}
+	}
+	q := reg.find(u, d)
+	if q == 0 {
+		q = reg.add(u, d)
+	}
+	if d != 0 {
+		// The registry may have lost its tail; that the device got a message says that it was known then.
+		reg.queues[q].seenMs = max(reg.queues[q].seenMs, p.acceptedMs)
+	}
+	return q
+}
+
+func (r *recovery) die(slot uint32, e *entry, reason delivery.Reason, endedMs int64) {
+	e.kill(reason)
+	e.expireS = expireSeconds(endedMs)
+	r.deaths = append(r.deaths, death{seq: e.seq, endedMs: endedMs, slot: slot})
+}
+
+func (r *recovery) end(en end) {
+	l := r.l
+	slot := r.find(en.seq)
+	if slot == 0 {
+		return // its put went with an earlier segment
+	}
+	e := l.slab.at(slot)
+	e.attempts = max(e.attempts, en.attempts)
+	if en.status == delivery.StatusDead {
+		if !e.is(flagDead) {
+			r.die(slot, e, en.reason, en.endedMs)
+		}
+		return
+	}
+	g := l.segs.slots[e.seg]
+	g.live--
+	g.liveBytes -= int64(e.bytes())
+	l.count.liveBytes -= int64(e.bytes())
+	r.bySeq.remove(slot)
+	l.slab.release(slot)
+}
+
+// build links what is left, by Seq, and fills the index.
+func (r *recovery) build() {
+	l := r.l
+	slots := make([]uint32, 0, l.slab.used)
+	for i, c := range l.slab.chunks {
+		if c == nil {
+			continue
+		}
+		for j := range c.entries {
+			if c.entries[j].seq != 0 {
+				slots = append(slots, uint32(i)<<chunkShift|uint32(j))
+			}
+		}
+	}
+	bySeq := func(a, b uint32) int { return cmp.Compare(l.slab.at(a).seq, l.slab.at(b).seq) }
+	if !slices.IsSortedFunc(slots, bySeq) {
+		slices.SortFunc(slots, bySeq)
+	}
+	for _, slot := range slots {
+		e := l.slab.at(slot)
+		l.index.insert(slot)
+		if e.is(flagDead) {
+			continue
+		}
+		q := &l.reg.queues[e.queue]
+		l.link(q, slot, e.class())
+		q.messages++
+		q.bytes += int64(e.bytes())
+	}
+	slices.SortFunc(r.deaths, func(a, b death) int {
+		return cmp.Or(cmp.Compare(a.endedMs, b.endedMs), cmp.Compare(a.seq, b.seq))
+	})
+	for _, d := range r.deaths {
+		if e := l.slab.at(d.slot); e.seq == d.seq && e.is(flagDead) {
+			l.dead.push(&l.slab, d.slot)
+		}
+	}
+}
+
+// loadEnded reads the journal of ended into memory.
+func (l *Local) loadEnded() error {
+	nums, err := numbered(l.cfg.Dir, endedPrefix, "")
+	if err != nil {
+		return err
+	}
+	sinceMs := time.Now().Add(-l.cfg.DedupWindow).UnixMilli()
+	window := make([]byte, 0, scanWindowBytes)
+	for _, num := range nums {
+		g := &endedFile{num: num, path: endedPath(l.cfg.Dir, num)}
+		f, err := os.Open(g.path)
+		if err != nil {
+			return fmt.Errorf("store: opening the journal of ended: %w", err)
+		}
+		st, err := f.Stat()
+		if err == nil {
+			g.size = st.Size()
+			_, err = l.walk(f, endedNum+num, g.size, window, func(frame []byte, _ int64) { l.loadEnd(g, frame, sinceMs) })
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return fmt.Errorf("store: reading the journal of ended: %w", err)
+		}
+		l.count.fileBytes += g.size
+		l.journal.files = append(l.journal.files, g)
+	}
+	l.count.fileBytes += l.devices.size
+	return nil
+}
+
+func (l *Local) loadEnd(g *endedFile, frame []byte, sinceMs int64) {
+	var e endedEntry
+	user, device, ok := parseEnded(frame, &e)
+	if !ok {
+		return
+	}
+	g.count++
+	g.lastMs = max(g.lastMs, e.endedMs)
+	l.seq = max(l.seq, e.seq)
+	if e.endedMs < sinceMs || e.priority > codec.PriorityBulk {
+		return
+	}
+	e.user, e.device = l.reg.name(user), l.reg.name(device)
+	l.ended.push(e)
+}

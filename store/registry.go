@@ -1,0 +1,293 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+
+	"holdfast/codec"
+	"holdfast/delivery"
+)
+
+// registry is who can be sent to: users, their queues, and the names. Guarded by Local.mu. Numbers start at 1; 0 is nobody.
+type registry struct {
+	names   map[string]uint32 // every user and device name once
+	text    []string
+	first   []uint32 // by name number: first queue of the user with that name
+	queues  []queue
+	used    int // queues not gone
+	changed []byte
+	sweepAt uint32
+}
+
+// queue is one (user, device).
+type queue struct {
+	user, device uint32 // name numbers; device 0: the default queue
+	next         uint32 // the user's next queue
+	messages     uint32
+	bytes        int64 // of commands
+	seenMs       int64
+	notedMs      int64 // seenMs as the devices file has it
+	head, tail   [3]uint32
+	heir         bool // took over the default queue: messages stored for device "" are its own
+	gone         bool // forgotten; the number is not used again
+}
+
+func newRegistry() registry {
+	return registry{names: map[string]uint32{}, text: make([]string, 1), first: make([]uint32, 1), queues: make([]queue, 1)}
+}
+
+func (r *registry) name(b []byte) uint32 {
+	if len(b) == 0 {
+		return 0
+	}
+	n, ok := r.names[string(b)]
+	if !ok {
+		n = uint32(len(r.text))
+		s := string(b)
+		r.names[s] = n
+		r.text = append(r.text, s)
+		r.first = append(r.first, 0)
+	}
+	return n
+}
+
+// find returns the queue of (user, device), 0 when there is none.
+func (r *registry) find(user, device uint32) uint32 {
+	for q := r.first[user]; q != 0; q = r.queues[q].next {
+		if r.queues[q].device == device {
+			return q
+		}
+	}
+	return 0
+}
+
+func (r *registry) add(user, device uint32) uint32 {
+	q := uint32(len(r.queues))
+	r.queues = append(r.queues, queue{user: user, device: device, next: r.first[user]})
+	r.first[user] = q
+	r.used++
+	return q
+}
+
+// forget takes an empty queue out of its user's list.
+func (r *registry) forget(q uint32) {
+	at := &r.first[r.queues[q].user]
+	for *at != q {
+		at = &r.queues[*at].next
+	}
+	*at = r.queues[q].next
+	r.queues[q].gone = true
+	r.used--
+}
+
+// note remembers for the devices file that q was seen, taken over or forgotten.
+func (r *registry) note(q uint32) {
+	d := &r.queues[q]
+	d.notedMs = d.seenMs
+	r.changed = appendDevice(r.changed, r.text[d.user], r.text[d.device], d)
+}
+
+// seen moves the time of q forward; the file hears of it once an hour.
+func (r *registry) seen(q uint32, nowMs int64) {
+	const hourMs = 3_600_000
+	d := &r.queues[q]
+	d.seenMs = max(d.seenMs, nowMs)
+	if d.device != 0 && d.seenMs-d.notedMs >= hourMs {
+		r.note(q)
+	}
+}
+
+// Claim implements delivery.Queues. It may be repeated while a device stays connected, so that it counts as seen; an End with
+// StatusAcked does the same.
+func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error) {
+	if len(user) == 0 || len(user) > codec.UserBytesMax || len(device) == 0 || len(device) > codec.DeviceBytesMax {
+		return 0, errors.New("store: a name is empty or too long")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := &l.reg
+	u, d := r.name(user), r.name(device)
+	q, spare := r.find(u, d), r.find(u, 0)
+	if q == 0 {
+		if r.devices(u) >= l.cfg.DevicesPerUserMax {
+			return 0, fmt.Errorf("%w: %d", ErrTooManyDevices, l.cfg.DevicesPerUserMax)
+		}
+		if spare == 0 && r.used >= l.cfg.QueuesMax {
+			return 0, fmt.Errorf("%w: %d", ErrTooManyQueues, l.cfg.QueuesMax)
+		}
+		if spare != 0 {
+			// The common first login: the queue gets the device's name and nothing moves.
+			q, spare = spare, 0
+			r.queues[q].device, r.queues[q].heir = d, true
+		} else {
+			q = r.add(u, d)
+		}
+		r.queues[q].seenMs = nowMs
+		r.note(q)
+	}
+	if spare != 0 {
+		l.adopt(q, spare)
+	}
+	r.seen(q, nowMs)
+	l.wakeLazy()
+	return delivery.QueueID(q), nil
+}
+
+func (r *registry) devices(user uint32) (n int) {
+	for q := r.first[user]; q != 0; q = r.queues[q].next {
+		if r.queues[q].device != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// adopt merges the default queue, made while every device was away too long, into the queue of one that came back.
+func (l *Local) adopt(q, spare uint32) {
+	r := &l.reg
+	to, from := &r.queues[q], &r.queues[spare]
+	for class := range to.head {
+		var moved []uint32
+		for slot := from.head[class]; slot != 0; slot = l.slab.at(slot).next {
+			moved = append(moved, slot)
+		}
+		from.head[class], from.tail[class] = 0, 0
+		for _, slot := range moved {
+			l.slab.at(slot).queue = q
+			l.link(to, slot, class)
+		}
+	}
+	to.messages += from.messages
+	to.bytes += from.bytes
+	to.heir = true
+	from.messages, from.bytes = 0, 0
+	r.forget(spare)
+	r.note(q)
+}
+
+// link puts a slot into its place by Seq; that is the tail but for a merge.
+func (l *Local) link(q *queue, slot uint32, class int) {
+	e := l.slab.at(slot)
+	after := q.tail[class]
+	for after != 0 && l.slab.at(after).seq > e.seq {
+		after = l.slab.at(after).prev
+	}
+	e.prev = after
+	if after == 0 {
+		e.next = q.head[class]
+		q.head[class] = slot
+	} else {
+		a := l.slab.at(after)
+		e.next = a.next
+		a.next = slot
+	}
+	if e.next == 0 {
+		q.tail[class] = slot
+	} else {
+		l.slab.at(e.next).prev = slot
+	}
+}
+
+func (l *Local) unlink(q *queue, e *entry, class int) {
+	if e.prev == 0 {
+		q.head[class] = e.next
+	} else {
+		l.slab.at(e.prev).next = e.next
+	}
+	if e.next == 0 {
+		q.tail[class] = e.prev
+	} else {
+		l.slab.at(e.next).prev = e.prev
+	}
+	e.next, e.prev = 0, 0
+}
+
+// Targets implements delivery.Queues.
+func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, nowMs int64) (targets []delivery.QueueID, duplicate bool, res codec.Result) {
+	switch {
+	case len(user) == 0 || len(user) > codec.UserBytesMax:
+		return dst, false, codec.ResultBadUser
+	case len(device) > codec.DeviceBytesMax:
+		return dst, false, codec.ResultBadDevice
+	case len(messageID) > codec.MessageIDBytesMax:
+		return dst, false, codec.ResultBadMessageID
+	}
+	mid := l.hash(messageID)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := &l.reg
+	u, known := r.names[string(user)]
+	if known && len(messageID) > 0 && l.known(u, mid, nowMs) {
+		l.count.duplicates++
+		return dst, true, codec.ResultDuplicate
+	}
+	staleMs := nowMs - l.cfg.DeviceRetention.Milliseconds()
+	targets = dst
+	if len(device) > 0 {
+		if d, ok := r.names[string(device)]; ok && known {
+			if q := r.find(u, d); q != 0 && r.queues[q].seenMs > staleMs {
+				return append(targets, delivery.QueueID(q)), false, codec.ResultAccepted
+			}
+		}
+		return dst, false, codec.ResultUnknownDevice
+	}
+	spare := uint32(0)
+	if known {
+		for q := r.first[u]; q != 0; q = r.queues[q].next {
+			if d := &r.queues[q]; d.device == 0 {
+				spare = q
+			} else if d.seenMs > staleMs {
+				targets = append(targets, delivery.QueueID(q))
+			}
+		}
+	}
+	if len(targets) > len(dst) {
+		return targets, false, codec.ResultAccepted
+	}
+	if spare == 0 {
+		if r.used >= l.cfg.QueuesMax {
+			return dst, false, codec.ResultStorageFull
+		}
+		spare = r.add(r.name(user), 0)
+	}
+	return append(targets, delivery.QueueID(spare)), false, codec.ResultAccepted
+}
+
+// sweepDevices looks at some queues for devices unseen too long: what they left goes to the dead letters, then they are forgotten.
+// It stops when told is full and reports whether there may be more to do at once. Called with the lock held.
+func (l *Local) sweepDevices(nowMs int64, told *notices) (more bool) {
+	const queuesPerCall, endsPerCall = 20_000, 256
+	r := &l.reg
+	staleMs := nowMs - l.cfg.DeviceRetention.Milliseconds()
+	ended := 0
+	for range min(queuesPerCall, len(r.queues)) {
+		if r.sweepAt++; int(r.sweepAt) >= len(r.queues) {
+			r.sweepAt = 1
+		}
+		if int(r.sweepAt) >= len(r.queues) {
+			return false
+		}
+		d := &r.queues[r.sweepAt]
+		if d.gone || d.device == 0 || d.seenMs > staleMs {
+			continue
+		}
+		for class := range d.head {
+			for d.head[class] != 0 {
+				if ended == endsPerCall || told.full() {
+					r.sweepAt--
+					return true
+				}
+				slot := d.head[class]
+				l.end(delivery.Ending{Ref: l.slab.at(slot).ref(slot), Status: delivery.StatusDead, Reason: delivery.ReasonDeviceGone,
+					Attempts: l.slab.at(slot).attempts}, nowMs, told)
+				ended++
+			}
+		}
+		if d.messages == 0 {
+			l.reg.forget(r.sweepAt)
+			r.note(r.sweepAt)
+			l.count.devicesForgotten++
+		}
+	}
+	return false
+}

@@ -1,0 +1,233 @@
+package store
+
+import "holdfast/delivery"
+
+// entry is the index's knowledge of one stored message: 48 bytes without a pointer, so that ten million of them are nothing to the
+// garbage collector.
+type entry struct {
+	seq        uint64 // 0: free
+	mid        uint64 // hash of the message id
+	off        uint32 // in its segment; while open: in the batch's buffer
+	lenFlags   uint32 // length of the frame in the low 21 bits, flags above
+	seg        uint16 // slot of the segment
+	attempts   uint16
+	expireS    uint32 // Unix seconds, rounded up; for a dead letter: when it ended
+	acceptedMs uint32 // low bits of Unix milliseconds; see acceptedAt
+	queue      uint32
+	next, prev uint32 // neighbours in the class of its queue, or among the dead letters; next also links free ones
+}
+
+const (
+	lenMask    = 1<<21 - 1
+	flagSent   = 1 << 21
+	flagDead   = 1 << 22
+	flagOpen   = 1 << 23 // its frame is in the open batch
+	flagFlush  = 1 << 24 // its frame is being written
+	classShift = 25      // two bits
+	reasonBits = 27      // five bits
+)
+
+func (e *entry) bytes() int              { return int(e.lenFlags & lenMask) }
+func (e *entry) is(flag uint32) bool     { return e.lenFlags&flag != 0 }
+func (e *entry) set(flag uint32)         { e.lenFlags |= flag }
+func (e *entry) clear(flag uint32)       { e.lenFlags &^= flag }
+func (e *entry) class() int              { return int(e.lenFlags>>classShift) & 3 }
+func (e *entry) reason() delivery.Reason { return delivery.Reason(e.lenFlags >> reasonBits) }
+func (e *entry) kill(r delivery.Reason) {
+	e.lenFlags = e.lenFlags&^(31<<reasonBits) | uint32(r)<<reasonBits | flagDead
+}
+func (e *entry) ref(s uint32) delivery.Ref { return delivery.Ref{Seq: e.seq, Slot: s} }
+
+// acceptedAt completes the acceptance time. The low 32 bits are enough for anything younger than 49 days.
+func (e *entry) acceptedAt(nowMs int64) int64 {
+	return nowMs - int64(int32(uint32(nowMs)-e.acceptedMs))
+}
+
+const (
+	chunkShift = 13
+	chunkSlots = 1 << chunkShift
+	noExpiry   = ^uint32(0)
+)
+
+// chunk is a block of entries that comes and goes as one, so that memory falls back after a flood.
+type chunk struct {
+	entries [chunkSlots]entry
+	used    int
+	free    uint32 // first free slot in it, as slot number; 0: none
+	// soonestS is not above the expiry of any live entry in it: a sweep passes over the chunk until then.
+	soonestS uint32
+}
+
+// slab hands out entries. Slot 0 is nobody.
+type slab struct {
+	chunks  []*chunk
+	partial []uint32 // chunks with room, possibly stale
+	holes   []uint32 // chunk numbers given back
+	used    int
+}
+
+func (s *slab) at(slot uint32) *entry {
+	return &s.chunks[slot>>chunkShift].entries[slot&(chunkSlots-1)]
+}
+
+// live returns the entry of ref, dead letters included, or nil when it is gone.
+func (s *slab) live(ref delivery.Ref) *entry {
+	if i := ref.Slot >> chunkShift; ref.Seq == 0 || int(i) >= len(s.chunks) || s.chunks[i] == nil {
+		return nil
+	}
+	if e := s.at(ref.Slot); e.seq == ref.Seq {
+		return e
+	}
+	return nil
+}
+
+func (s *slab) alloc(expireS uint32) (uint32, *entry) {
+	for {
+		if len(s.partial) == 0 {
+			s.grow()
+		}
+		top := s.partial[len(s.partial)-1]
+		c := s.chunks[top]
+		if c == nil || c.free == 0 {
+			s.partial = s.partial[:len(s.partial)-1]
+			continue
+		}
+		slot := c.free
+		e := s.at(slot)
+		c.free = e.next
+		*e = entry{expireS: expireS}
+		c.used++
+		s.used++
+		c.soonestS = min(c.soonestS, expireS)
+		return slot, e
+	}
+}
+
+func (s *slab) grow() {
+	c := &chunk{soonestS: noExpiry}
+	var i uint32
+	if n := len(s.holes); n > 0 {
+		i, s.holes = s.holes[n-1], s.holes[:n-1]
+		s.chunks[i] = c
+	} else {
+		i = uint32(len(s.chunks))
+		s.chunks = append(s.chunks, c)
+	}
+	first := i << chunkShift
+	for n := uint32(chunkSlots); n > 0; n-- {
+		if slot := first + n - 1; slot != 0 {
+			c.entries[n-1].next = c.free
+			c.free = slot
+		}
+	}
+	s.partial = append(s.partial, i)
+}
+
+func (s *slab) release(slot uint32) {
+	i := slot >> chunkShift
+	c := s.chunks[i]
+	e := s.at(slot)
+	if e.seq == 0 {
+		panic("store: an entry was freed twice")
+	}
+	full := c.free == 0
+	*e = entry{next: c.free}
+	c.free = slot
+	c.used--
+	s.used--
+	switch {
+	case full:
+		s.partial = append(s.partial, i)
+	case c.used == 0 && s.used > 0 && len(s.partial) > 0 && s.partial[len(s.partial)-1] != i:
+		// The chunk that is being filled stays, so that a slow trickle does not come and go with its memory.
+		s.chunks[i] = nil
+		s.holes = append(s.holes, i)
+	}
+}
+
+// table finds slots by a hash: open addressing in many small parts, so that growing never stops everybody for long.
+type table struct {
+	home  func(slot uint32) uint64 // the hash a slot was put under
+	parts [tableParts]tablePart
+}
+
+type tablePart struct {
+	cells []uint32
+	n     int
+}
+
+const (
+	tablePartBits = 10
+	tableParts    = 1 << tablePartBits
+	cellsMin      = 8
+)
+
+func (t *table) part(h uint64) *tablePart { return &t.parts[h>>(64-tablePartBits)] }
+
+func (t *table) insert(slot uint32) {
+	h := t.home(slot)
+	p := t.part(h)
+	if (p.n+1)*4 > len(p.cells)*3 {
+		t.resize(p, max(cellsMin, len(p.cells)*2))
+	}
+	p.place(h, slot)
+	p.n++
+}
+
+func (p *tablePart) place(h uint64, slot uint32) {
+	mask := uint32(len(p.cells) - 1)
+	i := uint32(h) & mask
+	for p.cells[i] != 0 {
+		i = (i + 1) & mask
+	}
+	p.cells[i] = slot
+}
+
+func (t *table) resize(p *tablePart, n int) {
+	old := p.cells
+	p.cells = make([]uint32, n)
+	for _, slot := range old {
+		if slot != 0 {
+			p.place(t.home(slot), slot)
+		}
+	}
+}
+
+// remove takes slot out; it must be in.
+func (t *table) remove(slot uint32) {
+	h := t.home(slot)
+	p := t.part(h)
+	mask := uint32(len(p.cells) - 1)
+	i := uint32(h) & mask
+	for p.cells[i] != slot {
+		if p.cells[i] == 0 {
+			panic("store: an entry is missing in the index")
+		}
+		i = (i + 1) & mask
+	}
+	for j := (i + 1) & mask; p.cells[j] != 0; j = (j + 1) & mask {
+		// Whoever stands behind the gap and would be looked for before it moves into it.
+		if want := uint32(t.home(p.cells[j])) & mask; (j-want)&mask >= (j-i)&mask {
+			p.cells[i], i = p.cells[j], j
+		}
+	}
+	p.cells[i] = 0
+	p.n--
+	if len(p.cells) > cellsMin && p.n*8 < len(p.cells) {
+		t.resize(p, len(p.cells)/2)
+	}
+}
+
+// each calls f with the slots that may stand under h until f returns true.
+func (t *table) each(h uint64, f func(slot uint32) (stop bool)) {
+	p := t.part(h)
+	if p.n == 0 {
+		return
+	}
+	mask := uint32(len(p.cells) - 1)
+	for i := uint32(h) & mask; p.cells[i] != 0; i = (i + 1) & mask {
+		if f(p.cells[i]) {
+			return
+		}
+	}
+}
