@@ -1,0 +1,49 @@
+# What one can do here. `make` alone lists it.
+SHELL := /bin/bash
+GO ?= go
+GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+FUZZTIME ?= 5s
+SIMTIME ?= 60s
+IMAGE ?= holdfast
+
+.PHONY: help build check lint fmt test race fuzz sim crash-long bench image
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## the binary, static, as ./holdfast
+	CGO_ENABLED=0 $(GO) build -trimpath -o holdfast .
+
+check: ## vet, linters, import graph and house rules: what to run before a commit
+	$(GO) vet ./...
+	$(GOLANGCI) run ./...
+	$(GO) test -run 'Import|Libraries|OneLevel|Limits|Documented|Pure|NoInit|LeftForLater|Current' .
+
+lint: check ## the same
+
+fmt: ## format
+	gofmt -w .
+
+test: ## every test
+	$(GO) test ./...
+
+race: ## every test with the race detector
+	$(GO) test -race ./...
+
+fuzz: ## each fuzz target for FUZZTIME (5s)
+	@set -e; for f in $$(grep -rl --include='*_test.go' '^func Fuzz' .); do \
+	  for t in $$(grep -oE '^func Fuzz[A-Za-z0-9_]+' $$f | cut -c6-); do \
+	    echo "fuzz $$(dirname $$f) $$t"; $(GO) test $$(dirname $$f) -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME); \
+	  done; done
+
+sim: ## new seeds of the delivery simulation for SIMTIME (60s); -seed=N repeats one
+	$(GO) test ./delivery -run Sim -simtime=$(SIMTIME) -count=1 -timeout 30m -v | grep -vE '^(=== |--- PASS|    --- PASS)'
+
+crash-long: ## the kill -9 test, the long way: 60 kills under load
+	$(GO) test ./e2e -run Crash -kills 60 -count=1 -timeout 60m -v
+
+bench: ## the micro benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem ./codec ./scheduler ./ack ./store ./delivery ./conn
+
+image: ## the container image
+	docker build -t $(IMAGE) .
