@@ -102,7 +102,7 @@ func (e *events) OnTraffic(c gnet.Conn) gnet.Action {
 	before := c.InboundBuffered()
 	l.stats.bytesIn.Add(uint64(max(0, before-int(s.leftover))))
 	l.traffic(s)
-	l.flush(s)
+	l.flush(s, false)
 	if s.state.Load() == stateGone {
 		return gnet.Close
 	}

@@ -98,7 +98,7 @@ func (l *loop) Run(context.Context) error {
 		s := l.first
 		l.first, s.next = s.next, nil
 		l.flushed++
-		l.flush(s)
+		l.flush(s, true)
 	}
 	switch {
 	case yield:
@@ -141,7 +141,7 @@ func (l *loop) duties() {
 	if l.endDue.Swap(false) {
 		l.each(func(s *Session) {
 			l.refuse(s, codec.CodeGoingAway, "server is stopping")
-			l.flush(s)
+			l.flush(s, false)
 		})
 	}
 }

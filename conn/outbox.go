@@ -65,9 +65,12 @@ func (s *Session) takeLocked() {
 
 // flush writes what is queued, on the loop: all frames that came together in one write(2). What the kernel does not take stays in
 // s.head until the watcher reports room. It then acts on what Open and Close left for the loop. The session may be gone afterwards.
-func (l *loop) flush(s *Session) {
+// dequeued says that s was taken off the dirty queue just now; only then may it be put there again.
+func (l *loop) flush(s *Session, dequeued bool) {
 	s.mu.Lock()
-	s.queued = false
+	if dequeued {
+		s.queued = false
+	}
 	if s.writable {
 		s.writable, s.blocked = false, false
 	}

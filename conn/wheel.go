@@ -135,7 +135,7 @@ func (l *loop) visit(s *Session, nowMs int64) {
 	l.schedule(s)
 	if code != codec.CodeNone {
 		l.refuse(s, code, reason)
-		l.flush(s)
+		l.flush(s, false)
 	}
 }
 
