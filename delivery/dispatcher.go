@@ -1,0 +1,211 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/VictoriaMetrics/metrics"
+
+	"holdfast/ack"
+	"holdfast/codec"
+)
+
+// Dispatcher is the concurrent shell around the engines: lanes that are serial for their users, one ticker, one sweeper. It owns
+// every goroutine, every clock reading and all randomness of this package.
+type Dispatcher struct {
+	// Static after construction.
+	core  *core
+	log   *slog.Logger
+	lanes []*lane
+	start time.Time // origin of the monotonic milliseconds
+
+	draining atomic.Bool
+	stop     chan struct{} // closed by Close: ticker and sweeper end
+	closing  sync.Once
+	clocks   sync.WaitGroup // ticker and sweeper
+	running  sync.WaitGroup // lanes
+
+	mu         sync.Mutex
+	publishers map[*Link]struct{} // guarded by mu
+	emptied    chan struct{}      // guarded by mu: closed when the last link is gone while draining
+}
+
+// ErrClosed answers questions that came after Close.
+var ErrClosed = errors.New("delivery is closed")
+
+const (
+	tickEvery      = 10 * time.Millisecond
+	laneTickEvery  = 10 // ticks: 100 ms
+	sweepEvery     = time.Second
+	sweepBatch     = 256
+	sweepsMax      = 64 // batches in a row: 16,384 endings a second
+	expireBatch    = 512
+	askingMax      = 1024 // ACKs by message id of one link that wait for its lane
+	drainPollEvery = 20 * time.Millisecond
+)
+
+// NewDispatcher wires a dispatcher; nothing runs before Start. Its metrics are in set from now on.
+func NewDispatcher(c Config, s Store, set *metrics.Set, log *slog.Logger) (*Dispatcher, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("delivery settings: %w", err)
+	}
+	d := &Dispatcher{
+		log: log, start: time.Now(), stop: make(chan struct{}),
+		publishers: make(map[*Link]struct{}),
+	}
+	d.core = newCore(c, s, set, d.now().MonoMs)
+	for i := range c.Lanes {
+		l := newLane(d, newEngine(d.core, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))))
+		d.lanes = append(d.lanes, l)
+		set.NewGauge(fmt.Sprintf("holdfast_lane_depth{lane=\"%d\"}", i), func() float64 { return float64(l.depth()) })
+	}
+	return d, nil
+}
+
+// Start starts the goroutines.
+func (d *Dispatcher) Start() {
+	for _, l := range d.lanes {
+		d.running.Go(l.run)
+	}
+	d.clocks.Go(d.tick)
+	d.clocks.Go(d.sweep)
+}
+
+// Close ends the goroutines once every lane has handled what it was given, and waits for that. It closes no connection; pushes that
+// come later are refused with ResultDraining.
+func (d *Dispatcher) Close() {
+	d.closing.Do(func() {
+		d.draining.Store(true)
+		close(d.stop)
+		d.clocks.Wait()
+		for _, l := range d.lanes {
+			l.close()
+		}
+		d.running.Wait()
+	})
+}
+
+// now reads both clocks.
+func (d *Dispatcher) now() Now {
+	t := time.Now()
+	return Now{MonoMs: t.Sub(d.start).Milliseconds() + 1, WallMs: t.UnixMilli()}
+}
+
+// laneOf is the lane of a user. A shard of the table belongs to one lane as a whole, so that timeouts find it by shard.
+func (d *Dispatcher) laneOf(shard int) *lane { return d.lanes[shard%len(d.lanes)] }
+
+func (d *Dispatcher) laneOfLink(l *Link) *lane { return d.laneOf(ack.ShardOf(l.userHash)) }
+
+// tick finds what has timed out and tells the lanes.
+func (d *Dispatcher) tick() {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	var fired []ack.Expired
+	for n := 1; ; n++ {
+		select {
+		case <-d.stop:
+			return
+		case <-ticker.C:
+		}
+		now := d.now()
+		for {
+			fired = d.core.table.Expire(now.MonoMs, fired[:0], expireBatch)
+			for i := range fired {
+				d.laneOf(fired[i].Handle.Session().Shard()).fire(fired[i])
+			}
+			if len(fired) < expireBatch {
+				break
+			}
+		}
+		if n%laneTickEvery == 0 {
+			for _, l := range d.lanes {
+				l.wantTick()
+			}
+		}
+	}
+}
+
+// sweep ends what is over although nobody touches it.
+func (d *Dispatcher) sweep() {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	var scratch sweepScratch
+	for {
+		select {
+		case <-d.stop:
+			return
+		case <-ticker.C:
+		}
+		for range sweepsMax {
+			if !d.core.sweep(&scratch, sweepBatch, d.now(), d.expire) {
+				break
+			}
+		}
+	}
+}
+
+// expire takes one overdue delivery to its lane.
+func (d *Dispatcher) expire(o overdue) {
+	d.laneOfUser(o.user).call(func(e *Engine, now Now) { e.Expire(o.ref, o.user, o.ownTTL, now) })
+}
+
+// Draining reports whether Drain or Close was called.
+func (d *Dispatcher) Draining() bool { return d.draining.Load() }
+
+// DrainOptions says how clients are sent away.
+type DrainOptions struct {
+	Window  time.Duration // they are asked to come back spread over this, and closed spread over it
+	Servers string        // comma-separated host:port of where to, may be empty
+}
+
+// Drain refuses pushes and logins from now on and sends the clients away. It returns nil when the last one is gone. When ctx ends
+// first, it closes the rest, whatever they have in flight (the store keeps it), and returns ctx's error.
+func (d *Dispatcher) Drain(ctx context.Context, o DrainOptions) error {
+	d.draining.Store(true)
+	windowMs := o.Window.Milliseconds()
+	deadlineMs := windowMs
+	if end, ok := ctx.Deadline(); ok {
+		deadlineMs = max(0, time.Until(end).Milliseconds())
+	}
+	for _, l := range d.lanes {
+		l.call(func(e *Engine, now Now) { e.GoAway(windowMs, deadlineMs, o.Servers, now) })
+	}
+	d.sendPublishersAway(o, deadlineMs)
+	poll := time.NewTicker(drainPollEvery)
+	defer poll.Stop()
+	for d.core.count.online.Load()+d.core.count.publishers.Load() > 0 {
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			for _, l := range d.lanes {
+				l.call(func(e *Engine, _ Now) { e.CloseAll(codec.CodeGoingAway, "this node is stopping") })
+			}
+			d.closePublishers()
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (d *Dispatcher) sendPublishersAway(o DrainOptions, deadlineMs int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for l := range d.publishers {
+		frame := codec.AppendGoAway(nil, &codec.GoAway{DeadlineMs: uint64(deadlineMs), Servers: []byte(o.Servers)})
+		l.peer.Send(frame)
+	}
+}
+
+func (d *Dispatcher) closePublishers() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for l := range d.publishers {
+		l.peer.Close(codec.CodeGoingAway, "this node is stopping", 0)
+	}
+}

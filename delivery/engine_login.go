@@ -1,0 +1,178 @@
+package delivery
+
+import (
+	"holdfast/ack"
+	"holdfast/codec"
+	"holdfast/scheduler"
+)
+
+// Login opens a link: the device's queue is claimed, a session opened in the table, the WELCOME written, and then the link of the
+// same device that was there before is replaced. Its backlog is sent from the next Turn on; it is live once that is empty.
+func (e *Engine) Login(l *Link, now Now) {
+	user := e.users[l.user]
+	var old *Link
+	if user != nil {
+		old = user.byDevice(l.device)
+	}
+	if waitMs := e.admit(l, old, now); waitMs > 0 {
+		e.core.count.loginsRefused.Inc()
+		l.state = linkOver
+		l.peer.Close(codec.CodeOverloaded, "too many logins of this device", waitMs)
+		return
+	}
+	q, err := e.core.store.Claim([]byte(l.user), []byte(l.device), now.WallMs)
+	if err != nil {
+		e.core.count.loginsRefused.Inc()
+		e.core.count.storeErrors.Inc()
+		l.state = linkOver
+		l.peer.Close(codec.CodeUnavailable, "the store does not answer", loginUnavailMs)
+		return
+	}
+	e.open(l, q, now)
+	if !l.peer.Open(l, e.welcome(l, now)) {
+		e.core.table.Evict(l.session, e.entries[:0]) // nothing was sent
+		l.state = linkOver
+		return
+	}
+	if old != nil {
+		e.core.count.takeovers.Inc()
+		e.retire(old, now)
+		old.peer.Close(codec.CodeReplaced, "this device logged in on another connection", 0)
+	}
+	e.file(l)
+	e.core.count.logins.Inc()
+	e.core.count.online.Add(1)
+	e.enqueue(l)
+}
+
+// admit takes a login token of the device and returns how long to wait when there is none. The bucket lives as long as the device
+// is connected: it is there for two clients that replace each other for ever.
+func (e *Engine) admit(l, old *Link, now Now) (waitMs int64) {
+	c := &e.core.config
+	if old == nil {
+		l.logins = scheduler.NewBucket(c.LoginsPerMinute/60, float64(c.LoginBurst), now.MonoMs)
+		l.logins.Take(now.MonoMs, 1)
+		return 0
+	}
+	if !old.logins.Take(now.MonoMs, 1) {
+		return max(1, old.logins.WaitMs(now.MonoMs, 1))
+	}
+	l.logins = old.logins
+	return 0
+}
+
+// open fills in what holds for this login. State and cursor stand before the first message: everything stored comes again.
+func (e *Engine) open(l *Link, q QueueID, now Now) {
+	c := &e.core.config
+	l.window = ack.Window{MsgsMax: smaller(l.window.MsgsMax, c.WindowMsgs), BytesMax: smaller(l.window.BytesMax, c.WindowBytes)}
+	l.queue, l.connectedMs = q, now.WallMs
+	for l.sessionID == 0 || e.links[l.sessionID] != nil {
+		l.sessionID = e.rand.Uint64()
+	}
+	l.session = e.core.table.Open(ack.Open{UserHash: l.userHash, Window: l.window, Owner: l.sessionID})
+	if c.PaceUserPerSecond > 0 {
+		l.pace = scheduler.NewBucket(c.PaceUserPerSecond, max(c.PaceUserPerSecond/10, 1), now.MonoMs)
+	}
+	l.state, l.backlog = linkOpen, true
+	l.careful = e.streaks[q] >= streakCareful
+	l.troubled.Store(l.wantsAcks())
+}
+
+// smaller is what the client wished, but not more than the server allows; 0 wishes nothing.
+func smaller(wished, allowed int) int {
+	if wished == 0 {
+		return allowed
+	}
+	return min(wished, allowed)
+}
+
+// welcome encodes the WELCOME of l. The request-id base is random: an id of another session is never a good one here.
+func (e *Engine) welcome(l *Link, now Now) []byte {
+	w := e.core.welcome(l, now)
+	w.SessionID = l.sessionID
+	w.RequestIDBase = e.rand.Uint64N(1 << 52)
+	w.Backlog = uint64(max(0, e.core.store.Queue(l.queue).Messages))
+	e.frame = codec.AppendWelcome(e.frame[:0], &w)
+	return e.frame
+}
+
+// welcome is what every WELCOME says.
+func (c *core) welcome(l *Link, now Now) codec.Welcome {
+	return codec.Welcome{
+		KeepaliveS:    l.keepaliveS,
+		AckTimeoutMs:  uint64(c.ackTimeoutMs),
+		WindowMsgs:    uint64(l.window.MsgsMax),
+		WindowBytes:   uint64(l.window.BytesMax),
+		PublishWindow: uint64(c.config.PublishWindow),
+		FrameBytesMax: uint64(c.config.FrameBytesMax),
+		ServerTimeMs:  uint64(now.WallMs),
+		Node:          []byte(c.config.Node),
+		User:          []byte(l.user),
+		Device:        []byte(l.device),
+	}
+}
+
+func (e *Engine) file(l *Link) {
+	user := e.users[l.user]
+	if user == nil {
+		user = new(userState)
+		e.users[l.user] = user
+	}
+	l.owner = user
+	user.links = append(user.links, l)
+	e.links[l.sessionID] = l
+}
+
+// Gone follows the end of a connection. The end of one that was replaced before changes nothing.
+func (e *Engine) Gone(l *Link, now Now) {
+	if l.state == linkOpen {
+		e.retire(l, now)
+	}
+}
+
+// retire ends a link: what was in flight is the store's again, in its old place. A lost connection is no attempt, for the client
+// may have seen nothing; but a message must not go round for ever either, so an attempt is counted
+//   - for a message the client skipped: it confirmed later ones on this connection, and not this;
+//   - for the only message in flight on a connection that never confirmed any: it may be what the client dies of.
+//
+// Sessions that end with something in flight and without any ACK make the next login careful, one message at a time until the
+// first ACK. So a message that kills its client is soon alone, and its neighbours stay uncounted.
+func (e *Engine) retire(l *Link, now Now) {
+	state, _ := e.core.table.State(l.session)
+	entries := e.core.table.Evict(l.session, e.entries[:0])
+	e.entries = entries
+	silent := state.LastAckMs == 0
+	alone := silent && state.InFlight == 1
+	confirmedMax := l.ackedMax.Load()
+	for i := range entries {
+		entry := &entries[i]
+		ref, attempts := toRef(entry.Ref), entry.Attempts
+		open := Status(entry.Status) == StatusSent || Status(entry.Status) == StatusTimeout
+		if open && (alone || entry.Number < confirmedMax) {
+			attempts = plusOne(attempts)
+		}
+		e.core.store.Note(ref, attempts, true)
+		if int(attempts) >= e.core.config.LifeAttemptsMax {
+			e.core.endOne(Ending{Ref: ref, Status: StatusDead, Attempts: attempts, Reason: ReasonAttempts}, now)
+		}
+	}
+	e.remember(l.queue, silent && len(entries) > 0)
+	l.state, l.backlog, l.resume, l.delayed = linkOver, false, false, nil
+	delete(e.links, l.sessionID)
+	l.owner.remove(l)
+	if len(l.owner.links) == 0 {
+		delete(e.users, l.user)
+	}
+	e.core.count.online.Add(-1)
+}
+
+// remember keeps the queue's streak of sessions without an ACK. Bounded: a lane forgets rather than grows.
+func (e *Engine) remember(q QueueID, silent bool) {
+	switch streak := e.streaks[q]; {
+	case !silent:
+		delete(e.streaks, q)
+	case streak == 0 && len(e.streaks) >= streaksMax:
+	default:
+		e.streaks[q] = min(streak+1, streakCareful)
+	}
+}
