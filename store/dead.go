@@ -1,53 +1,57 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"holdfast/delivery"
 )
 
-// deadList is the dead letters, oldest death first, linked through their entries. Guarded by Local.mu.
-type deadList struct {
-	head, tail uint32
-	n          int
+// deadList is the slots of the dead letters by rising Seq. Guarded by Local.mu. Messages die roughly in the order they came, so
+// that most changes are at the ends.
+type deadList struct{ slots []uint32 }
+
+func (d *deadList) search(s *slab, seq uint64) (i int, found bool) {
+	return slices.BinarySearchFunc(d.slots, seq, func(slot uint32, seq uint64) int { return cmp.Compare(s.at(slot).seq, seq) })
 }
 
-func (d *deadList) push(s *slab, slot uint32) {
-	e := s.at(slot)
-	e.prev, e.next = d.tail, 0
-	if d.tail == 0 {
-		d.head = slot
-	} else {
-		s.at(d.tail).next = slot
-	}
-	d.tail = slot
-	d.n++
+func (d *deadList) insert(s *slab, slot uint32) {
+	i, _ := d.search(s, s.at(slot).seq)
+	d.slots = slices.Insert(d.slots, i, slot)
 }
 
 func (d *deadList) remove(s *slab, e *entry) {
-	if e.prev == 0 {
-		d.head = e.next
-	} else {
-		s.at(e.prev).next = e.next
+	i, found := d.search(s, e.seq)
+	switch {
+	case !found:
+		panic("store: a dead letter is missing in its list")
+	case i == 0:
+		d.slots = d.slots[1:]
+	default:
+		d.slots = slices.Delete(d.slots, i, i+1)
 	}
-	if e.next == 0 {
-		d.tail = e.prev
-	} else {
-		s.at(e.next).prev = e.prev
-	}
-	e.next, e.prev = 0, 0
-	d.n--
 }
 
-// bury makes a dead letter of an entry that was just unlinked from its queue. Over the limit the oldest one goes.
+// DeadLetter is one delivery that was given up, with its command as it was stored.
+type DeadLetter struct {
+	Record  delivery.Record
+	Command []byte
+}
+
+// bury makes a dead letter of an entry that was just unlinked from its queue. Over the limit the oldest of the others goes.
 func (l *Local) bury(slot uint32, e *entry, reason delivery.Reason, nowMs int64) {
 	e.kill(reason)
 	e.expireS = expireSeconds(nowMs)
-	l.dead.push(&l.slab, slot)
+	l.dead.insert(&l.slab, slot)
 	l.open.ends = appendEnd(l.open.ends, end{seq: e.seq, endedMs: nowMs, attempts: e.attempts, status: delivery.StatusDead, reason: reason})
-	for l.dead.n > l.cfg.DeadLettersMax {
+	for len(l.dead.slots) > l.cfg.DeadLettersMax {
 		l.count.deadEvicted++
-		l.dropDead(l.dead.head, nowMs)
+		oldest := l.dead.slots[0]
+		if oldest == slot {
+			oldest = l.dead.slots[1]
+		}
+		l.dropDead(oldest, nowMs)
 	}
 }
 
@@ -57,45 +61,47 @@ func (l *Local) dropDead(slot uint32, nowMs int64) {
 	l.discard(slot, e, delivery.Ending{Status: delivery.StatusDead, Reason: e.reason()}, nowMs)
 }
 
-// DropDead takes one dead letter away for good and reports whether it was there. It stays known as ended for the dedup window.
-func (l *Local) DropDead(ref delivery.Ref, nowMs int64) bool {
+// DropDead takes the dead letter with this Seq away for good; false: there is none. It stays known as ended for the dedup window.
+func (l *Local) DropDead(seq uint64) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e := l.slab.live(ref)
-	if e == nil || !e.is(flagDead) {
-		return false
+	if l.closed {
+		return false, ErrClosed
 	}
-	l.dropDead(ref.Slot, nowMs)
-	l.wakeLazy()
-	return true
+	i, found := l.dead.search(&l.slab, seq)
+	if found {
+		l.dropDead(l.dead.slots[i], unixMs())
+		l.wakeLazy()
+	}
+	return found, nil
 }
 
-// DeadLetters returns up to n dead letters, those that died first in front, from the one behind after on. With the zero Ref, or one
-// that is no dead letter any more, it begins at the first. It reads from the disk what the index does not hold.
-func (l *Local) DeadLetters(after delivery.Ref, n int) []delivery.Record {
+// DeadLetters returns up to n dead letters whose Seq is above after, the oldest message first, read from the disk. The result is
+// the caller's.
+func (l *Local) DeadLetters(after uint64, n int) ([]DeadLetter, error) {
 	l.mu.Lock()
-	slot := l.dead.head
-	if e := l.slab.live(after); e != nil && e.is(flagDead) {
-		slot = e.next
+	if l.closed {
+		l.mu.Unlock()
+		return nil, ErrClosed
 	}
-	var slots []delivery.Ref
-	for ; slot != 0 && len(slots) < n; slot = l.slab.at(slot).next {
-		slots = append(slots, l.slab.at(slot).ref(slot))
+	i, found := l.dead.search(&l.slab, after)
+	if found {
+		i++
+	}
+	refs := make([]delivery.Ref, 0, max(0, min(n, len(l.dead.slots)-i)))
+	for ; len(refs) < cap(refs); i++ {
+		slot := l.dead.slots[i]
+		refs = append(refs, l.slab.at(slot).ref(slot))
 	}
 	l.mu.Unlock()
-	records := make([]delivery.Record, 0, len(slots))
-	var b delivery.Buffer
-	for _, ref := range slots {
-		if r, ok := l.record(&b, ref); ok {
-			records = append(records, r)
+	letters := make([]DeadLetter, 0, len(refs))
+	for _, ref := range refs {
+		var b delivery.Buffer // a new one each: the command is the caller's
+		if r, command, ok := l.record(&b, ref); ok && r.Status == delivery.StatusDead {
+			letters = append(letters, DeadLetter{Record: r, Command: command})
 		}
 	}
-	return records
-}
-
-// ReadDead is Read for a dead letter.
-func (l *Local) ReadDead(b *delivery.Buffer, ref delivery.Ref) (item delivery.Item, ok bool, err error) {
-	return l.readOne(b, ref, true)
+	return letters, nil
 }
 
 // lose gives up a message whose stored bytes are damaged: it ends as dead, without a letter, and is counted.

@@ -33,7 +33,7 @@ func (l *Local) Find(messageID string) []delivery.Record {
 	var b delivery.Buffer
 	var live []delivery.Record
 	for _, ref := range refs {
-		if r, ok := l.record(&b, ref); ok && r.MessageID == messageID {
+		if r, _, ok := l.record(&b, ref); ok && r.MessageID == messageID {
 			live = append(live, r)
 		}
 	}
@@ -46,13 +46,13 @@ func (l *Local) endedRecord(e *endedEntry, messageID string) delivery.Record {
 		Priority: e.priority, AcceptedMs: e.acceptedMs, EndedMs: e.endedMs, Bytes: int(e.bytes)}
 }
 
-// record reads all that is known of a live or dead delivery; ok is false when it is gone.
-func (l *Local) record(b *delivery.Buffer, ref delivery.Ref) (r delivery.Record, ok bool) {
+// record reads all that is known of a live or dead delivery, and its command, borrowed from b; ok is false when it is gone.
+func (l *Local) record(b *delivery.Buffer, ref delivery.Ref) (r delivery.Record, command []byte, ok bool) {
 	l.mu.Lock()
 	e := l.slab.live(ref)
 	if e == nil || l.closed {
 		l.mu.Unlock()
-		return r, false
+		return r, nil, false
 	}
 	d := &l.reg.queues[e.queue]
 	r = delivery.Record{Ref: ref, User: l.reg.text[d.user], Device: l.reg.text[d.device], Status: delivery.StatusOffline,
@@ -65,7 +65,7 @@ func (l *Local) record(b *delivery.Buffer, ref delivery.Ref) (r delivery.Record,
 	places[0] = l.place(b, e, ref.Slot)
 	l.mu.Unlock()
 	if err := l.fetch(b, places[:]); err != nil || len(b.Items) == 0 {
-		return r, false
+		return r, nil, false
 	}
 	var p put
 	parsePut(b.Bytes[places[0].at:], &p)
@@ -73,7 +73,7 @@ func (l *Local) record(b *delivery.Buffer, ref delivery.Ref) (r delivery.Record,
 	if r.Status != delivery.StatusDead {
 		r.ExpireAtMs = p.expireMs
 	}
-	return r, true
+	return r, p.command, true
 }
 
 // Queue implements delivery.Lookup.

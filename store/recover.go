@@ -44,7 +44,7 @@ func (l *Local) start() error {
 		return err
 	}
 	c := &l.count
-	c.dead = int64(l.dead.n)
+	c.dead = int64(len(l.dead.slots))
 	c.live = int64(l.slab.used) - c.dead
 	c.accepted = c.live + c.dead
 	l.cfg.Log.Info("the store is open", "dir", l.cfg.Dir, "messages", c.live, "deadLetters", c.dead, "queues", l.reg.used,
@@ -194,13 +194,6 @@ type recovery struct {
 	l      *Local
 	window []byte
 	bySeq  table
-	deaths []death
-}
-
-type death struct {
-	seq     uint64
-	endedMs int64
-	slot    uint32
 }
 
 // segment reads one file. The last one may have a torn tail, which goes.
@@ -304,7 +297,7 @@ func (r *recovery) put(g *segment, p *put, off int64, size int) {
 		e.set(flagSent)
 	}
 	if p.flags&putDead != 0 && !e.is(flagDead) {
-		r.die(slot, e, p.reason, p.expireMs)
+		die(e, p.reason, p.expireMs)
 	}
 }
 
@@ -330,10 +323,9 @@ func (r *recovery) queue(p *put) uint32 {
 	return q
 }
 
-func (r *recovery) die(slot uint32, e *entry, reason delivery.Reason, endedMs int64) {
+func die(e *entry, reason delivery.Reason, endedMs int64) {
 	e.kill(reason)
 	e.expireS = expireSeconds(endedMs)
-	r.deaths = append(r.deaths, death{seq: e.seq, endedMs: endedMs, slot: slot})
 }
 
 func (r *recovery) end(en end) {
@@ -346,7 +338,7 @@ func (r *recovery) end(en end) {
 	e.attempts = max(e.attempts, en.attempts)
 	if en.status == delivery.StatusDead {
 		if !e.is(flagDead) {
-			r.die(slot, e, en.reason, en.endedMs)
+			die(e, en.reason, en.endedMs)
 		}
 		return
 	}
@@ -380,20 +372,13 @@ func (r *recovery) build() {
 		e := l.slab.at(slot)
 		l.index.insert(slot)
 		if e.is(flagDead) {
+			l.dead.slots = append(l.dead.slots, slot)
 			continue
 		}
 		q := &l.reg.queues[e.queue]
 		l.link(q, slot, e.class())
 		q.messages++
 		q.bytes += int64(e.bytes())
-	}
-	slices.SortFunc(r.deaths, func(a, b death) int {
-		return cmp.Or(cmp.Compare(a.endedMs, b.endedMs), cmp.Compare(a.seq, b.seq))
-	})
-	for _, d := range r.deaths {
-		if e := l.slab.at(d.slot); e.seq == d.seq && e.is(flagDead) {
-			l.dead.push(&l.slab, d.slot)
-		}
 	}
 }
 

@@ -34,20 +34,24 @@ type counters struct {
 // Ledger says where every accepted delivery is: Accepted = Live + Acked + Expired + Cancelled + Dead, at any moment. A delivery
 // counts as accepted once it is durable or has ended. It begins anew at each start, with what was recovered.
 type Ledger struct {
-	Accepted  int64
-	Live      int64
-	Acked     int64
-	Expired   int64
-	Cancelled int64
-	Dead      int64 // died, whether its letter is still kept or not
+	Accepted  uint64
+	Live      uint64
+	Acked     uint64
+	Expired   uint64
+	Cancelled uint64
+	Dead      uint64 // died, whether its letter is still kept or not
 }
 
 // Ledger returns the accounts of one moment.
 func (l *Local) Ledger() Ledger {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := &l.count
-	return Ledger{Accepted: c.accepted, Live: c.live, Acked: c.acked, Expired: c.expired, Cancelled: c.cancelled, Dead: c.dead}
+	return l.count.ledger()
+}
+
+func (c *counters) ledger() Ledger {
+	return Ledger{Accepted: uint64(c.accepted), Live: uint64(c.live), Acked: uint64(c.acked), Expired: uint64(c.expired),
+		Cancelled: uint64(c.cancelled), Dead: uint64(c.dead)}
 }
 
 // Stats is what the store has to say for metrics. Counts are since the start.
@@ -92,9 +96,9 @@ func (l *Local) Stats() Stats {
 	defer l.mu.Unlock()
 	c := &l.count
 	s := Stats{
-		Ledger:  Ledger{Accepted: c.accepted, Live: c.live, Acked: c.acked, Expired: c.expired, Cancelled: c.cancelled, Dead: c.dead},
+		Ledger:  c.ledger(),
 		Refused: map[codec.Result]int64{},
-		Queues:  l.reg.used, DeadLetters: l.dead.n, Ended: l.ended.len(), Entries: l.slab.used,
+		Queues:  l.reg.used, DeadLetters: len(l.dead.slots), Ended: l.ended.len(), Entries: l.slab.used,
 		LogBytes: l.segs.bytes, LiveBytes: c.liveBytes, StorageBytes: l.segs.bytes + c.fileBytes, Segments: len(l.segs.order),
 		PendingBytes: len(l.open.buf), Duplicates: c.duplicates, Elided: c.elided, Written: c.written, Dropped: c.dropped,
 		DeadEvicted: c.deadEvicted, DedupShortened: c.dedupShortened, DevicesForgotten: c.devicesForgotten, Damaged: c.damaged, Lost: c.lost,
