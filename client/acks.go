@@ -126,7 +126,8 @@ func (c *Client) flushIfDue() {
 		c.mu.Unlock()
 		return
 	}
-	idle := c.unsettled == 0 || c.o.AckDelay < 0 || s.acks.hurry
+	// A confirmation by id is in a hurry: the server is about to send that message again.
+	idle := c.unsettled == 0 || c.o.AckDelay < 0 || s.acks.hurry || len(c.carry) > 0
 	if len(s.acks.pending.refs) >= c.o.AckBatch || (idle && !c.reading) {
 		c.flushAcks()
 		return

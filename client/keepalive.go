@@ -109,7 +109,7 @@ func (c *Client) move(s *session) bool {
 	s.moved = c.newSession(nc, addr)
 	c.mu.Lock()
 	c.flushAcks()
-	s.finish(codec.CodeGoingAway)
+	s.finish(codec.CodeNormal)
 	c.lingerUntilClosed(s)
 	return true
 }

@@ -293,6 +293,14 @@ func (p *publisher) answer(x *codec.Published) error {
 		p.mu.Unlock()
 		return localClose(codec.CodeUnexpectedFrame, "an answer to a publish number that is not open")
 	}
+	items := 0
+	for _, s := range spans {
+		items += s.to - s.from
+	}
+	if x.Count != uint64(items) {
+		p.mu.Unlock()
+		return localClose(codec.CodeUnexpectedFrame, "results for another number of messages than were published")
+	}
 	for _, s := range spans {
 		for i := s.from; i < s.to; i++ {
 			code, err := p.nextResult(x, s.call, i)
