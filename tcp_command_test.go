@@ -260,7 +260,7 @@ func TestPublishCountsRefusals(t *testing.T) {
 	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := command(t, "", "publish", "--server", n.Addr().String(), "--json", file)
+	r := command(t, "", "publish", "--server", n.Addr().String(), "--json", "--give-up", "0s", file)
 	r.want(t, exitError, "line 3: not a JSON object", "line 4: no user named", `line 5: priority "high"`, "message m1 to full was refused: queue_full")
 	var totals publishTotals
 	if err := json.Unmarshal([]byte(r.out), &totals); err != nil {
@@ -271,6 +271,26 @@ func TestPublishCountsRefusals(t *testing.T) {
 	}
 }
 
+func TestPublishRepeatsWhatIsRefusedForNow(t *testing.T) {
+	n := newFakeNode(t)
+	tries := map[string]int{} // by message id; on the node's goroutine
+	n.result = func(it *codec.PublishItem) codec.Result {
+		if tries[string(it.MessageID)]++; string(it.Payload) == "two" && tries[string(it.MessageID)] < 3 {
+			return codec.ResultQueueFull
+		}
+		return codec.ResultAccepted
+	}
+	command(t, "one\ntwo\nthree\n", "publish", "--server", n.Addr().String(), "--user", "alice").
+		want(t, 0, "3 sent: 3 accepted, 0 duplicates, 0 refused, 0 unanswered, 0 bad lines, 2 repeats")
+}
+
+func TestPublishGivesUpOnAFullQueue(t *testing.T) {
+	n := newFakeNode(t)
+	n.result = func(*codec.PublishItem) codec.Result { return codec.ResultQueueFull }
+	command(t, "one\n", "publish", "--server", n.Addr().String(), "--user", "alice", "--give-up", "150ms").
+		want(t, exitError, "1 sent: 0 accepted", "refused queue_full: 1")
+}
+
 func TestPublishCountsWhatIsNotAnswered(t *testing.T) {
 	n := newFakeNode(t)
 	r := command(t, "one\n", "publish", "--server", n.Addr().String(), "--user", "alice", "--timeout", "200ms")
@@ -278,7 +298,7 @@ func TestPublishCountsWhatIsNotAnswered(t *testing.T) {
 }
 
 func TestReadLineBoundsALine(t *testing.T) {
-	p := &publishRun{command: &publishCommand{}, term: &terminal{err: io.Discard}, totals: publishTotals{Reasons: map[string]int{}}}
+	p := newPublishRun(&publishCommand{}, nil, &terminal{err: io.Discard})
 	err := p.feed(context.Background(), strings.NewReader(strings.Repeat("x", publishLineBytesMax+1)))
 	if err == nil || !strings.Contains(err.Error(), "longer than 2MiB") {
 		t.Errorf("error is %v", err)

@@ -124,7 +124,7 @@ func (d *deliveryReply) story(b *strings.Builder) {
 	}
 	accepted := "accepted"
 	if d.Bytes > 0 {
-		accepted = fmt.Sprintf("accepted, %d bytes, priority %s", d.Bytes, d.Priority)
+		accepted = fmt.Sprintf("accepted, %d bytes in the store, priority %s", d.Bytes, d.Priority)
 	}
 	line(d.Accepted, accepted)
 	fmt.Fprintf(b, "  %-23s  %s\n", "", d.attempts())
