@@ -96,10 +96,10 @@ func TestMistakesNameTheKeyAndThePlace(t *testing.T) {
 func TestAllMistakesAreReportedAtOnce(t *testing.T) {
 	_, err := loadConfig(configSources{
 		file:    writeConfig(t, "ack:\n  timout: 5s\nnode:\n  nam: x\n"),
-		environ: []string{"HOLDFAST_NODE_NMAE=x"},
+		environ: []string{"HOLDFAST_NODE_NAM=x"},
 		flags:   []flagValue{{"log.levle", "info", "--set"}},
 	})
-	for _, want := range []string{"ack.timout", "node.nam", "HOLDFAST_NODE_NMAE", "log.levle"} {
+	for _, want := range []string{"ack.timout", "node.nam", "HOLDFAST_NODE_NAM", "log.levle"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not name %s", err, want)
 		}

@@ -45,7 +45,6 @@ type terminal struct {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	// A second signal kills at once: whoever sends it does not want to wait for the drain.
 	context.AfterFunc(ctx, stop)
 	os.Exit(run(ctx, os.Args[1:], &terminal{
