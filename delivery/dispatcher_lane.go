@@ -77,9 +77,6 @@ func (l *lane) run() {
 		if closed && !more {
 			return
 		}
-		if closed {
-			more = true
-		}
 	}
 }
 

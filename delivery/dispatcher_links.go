@@ -95,6 +95,9 @@ func (d *Dispatcher) Nack(l *Link, n *codec.Nack) (codec.Code, string) {
 	if l.publisher {
 		return publisherFault()
 	}
+	if n.Never {
+		d.log.Info("a device refused a message for good", "user", l.user, "device", l.device, "number", n.Number, "reason", string(n.Reason))
+	}
 	return d.after(l, d.core.nack(l, n, d.now()))
 }
 

@@ -75,7 +75,9 @@ func (e *Engine) tend(l *Link) {
 func (e *Engine) Turn(now Now) bool {
 	n := min(len(e.ready), turnLinks)
 	e.spare = append(e.spare[:0], e.ready[:n]...)
-	e.ready = append(e.ready[:0], e.ready[n:]...)
+	left := copy(e.ready, e.ready[n:])
+	clear(e.ready[left:])
+	e.ready = e.ready[:left]
 	for _, l := range e.spare {
 		l.queued = false
 		if e.pump(l, now) {
@@ -119,7 +121,7 @@ func (e *Engine) look(l *Link, now Now) bool {
 		again = true
 	}
 	if l.backlog || l.resume {
-		if l.resume || l.maySend(now.MonoMs) {
+		if l.resume || e.maySend(l, now) {
 			e.enqueue(l)
 		}
 		again = again || l.retryMs > now.MonoMs || l.hold&(holdStalled|holdParked) != 0

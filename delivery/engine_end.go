@@ -28,9 +28,9 @@ func (e *Engine) AckMessageID(l *Link, messageID string, level codec.AckLevel, n
 	}
 }
 
-// Expire ends a delivery whose time is over; ownTTL as in Command.
-func (e *Engine) Expire(ref Ref, user string, ownTTL bool, now Now) {
-	e.endStored(ref, user, expiry(ref, 0, ownTTL), now)
+// Expire ends a delivery whose time is over.
+func (e *Engine) Expire(o overdue, now Now) {
+	e.endStored(o.ref, o.user, expiry(o.ref, o.attempts, o.ownTTL), now)
 }
 
 // Cancel ends a delivery for its publisher and reports whether it was still live.
@@ -51,9 +51,7 @@ func (e *Engine) endStored(ref Ref, user string, end Ending, now Now) bool {
 				return false // an ACK came first
 			}
 			end.Attempts = attemptsMade(&entry)
-			if wake {
-				e.enqueue(l)
-			}
+			e.freed(l, wake)
 		}
 	}
 	return e.core.endOne(end, now)
@@ -61,9 +59,10 @@ func (e *Engine) endStored(ref Ref, user string, end Ending, now Now) bool {
 
 // overdue is what the sweeper knows of a delivery whose time is over.
 type overdue struct {
-	ref    Ref
-	user   string
-	ownTTL bool
+	ref      Ref
+	user     string
+	attempts uint16
+	ownTTL   bool
 }
 
 // sweep finds up to max deliveries whose time is over and calls yield for each; the caller takes them to their lanes. One that
@@ -84,7 +83,7 @@ func (c *core) sweep(s *sweepScratch, max int, now Now, yield func(overdue)) boo
 			c.endOne(Ending{Ref: ref, Status: StatusDead, Attempts: item.Attempts, Reason: ReasonUndecodable}, now)
 			continue
 		}
-		yield(overdue{ref: ref, user: string(cmd.User), ownTTL: cmd.OwnTTL})
+		yield(overdue{ref: ref, user: string(cmd.User), attempts: item.Attempts, ownTTL: cmd.OwnTTL})
 	}
 	return len(s.refs) == max
 }

@@ -40,7 +40,7 @@ func (e *Engine) Wake(l *Link, now Now) {
 	}
 	if l.wantsAcks() {
 		l.resume = l.resume || l.hold&holdParked != 0
-		l.careful, l.probing, l.trials, l.probe = false, false, 0, Ref{}
+		l.careful, l.trials, l.probe = false, 0, Ref{}
 		l.clearHold(holdStuck | holdStalled | holdParked)
 	}
 	e.enqueue(l)
@@ -71,9 +71,7 @@ func (e *Engine) Delay(l *Link, ref Ref, dueMs int64, now Now) {
 	case ack.ParkRemoved:
 		e.core.count.parkedLimit.Inc()
 	}
-	if wake {
-		e.enqueue(l)
-	}
+	e.freed(l, wake)
 }
 
 // lookDelayed sends again what was refused for a time that is over.
@@ -177,9 +175,7 @@ func (e *Engine) reread(l *Link, x *ack.Expired, now Now) (cmd Command, item Ite
 	if ok && won {
 		c.endOne(end, now)
 	}
-	if wake {
-		e.enqueue(l)
-	}
+	e.freed(l, wake)
 	return cmd, item, readGone
 }
 

@@ -20,7 +20,7 @@ func (e *Engine) pump(l *Link, now Now) (more bool) {
 	left := pumpMessages
 	for _, class := range pumpOrder {
 		for {
-			if !l.maySend(now.MonoMs) {
+			if !e.maySend(l, now) {
 				e.fallBehind(l, now)
 				return false
 			}
@@ -56,7 +56,7 @@ func (e *Engine) pumpSome(l *Link, class codec.Priority, most int, now Now) (n i
 	}
 	paced := e.takePace(l, len(items), now)
 	for i := range items[:paced] {
-		if !l.maySend(now.MonoMs) {
+		if !e.maySend(l, now) {
 			e.fallBehind(l, now)
 			return 0, false
 		}
@@ -70,6 +70,25 @@ func (e *Engine) pumpSome(l *Link, class codec.Priority, most int, now Now) (n i
 		return 0, false
 	}
 	return paced, false
+}
+
+// maySend reports whether a new message may go out on l now. A careful link has one message in flight.
+func (e *Engine) maySend(l *Link, now Now) bool {
+	if !l.unheld(now.MonoMs) {
+		return false
+	}
+	if !l.careful || l.hold&holdParked != 0 {
+		return true
+	}
+	state, _ := e.core.table.State(l.session)
+	return state.InFlight == 0
+}
+
+// freed gives l a turn after an entry of its has left the window other than by an ACK.
+func (e *Engine) freed(l *Link, wake bool) {
+	if wake || l.careful {
+		e.enqueue(l)
+	}
 }
 
 // pumpRoom bounds one read of the store by what may be sent. At least one message: the table says whether that fits, and notes

@@ -50,7 +50,7 @@ func (e *Engine) Push(b *Batch, i int, now Now) {
 
 // live sends a new message of l's queue, or lets it join the backlog: nothing overtakes what waits there (rule 10).
 func (e *Engine) live(l *Link, cmd *Command, ref Ref, now Now) {
-	if !l.backlog && l.maySend(now.MonoMs) {
+	if !l.backlog && e.maySend(l, now) {
 		item := Item{Ref: ref}
 		if e.send(l, cmd, &item, false, now) != sendBlocked {
 			return
@@ -104,12 +104,13 @@ func (e *Engine) send(l *Link, cmd *Command, item *Item, fromBacklog bool, now N
 	p.Redelivered, p.FromBacklog = item.Sent || item.Attempts > 0, fromBacklog
 	e.frame = codec.AppendPush(e.frame[:0], &p)
 	if !l.peer.Send(e.frame) {
-		c.table.Take(h)
+		if !c.table.Retract(h) {
+			c.table.Take(h) // the client confirmed a number it cannot have seen
+		}
 		l.setHold(holdOutbox)
 		return sendBlocked
 	}
 	l.cursor[cmd.Priority] = item.Ref.Seq
-	l.probing = l.careful
 	if l.hold&(holdStalled|holdParked) != 0 {
 		l.trialMs = now.MonoMs + c.ackTimeoutMs<<l.trials
 		l.trials = min(l.trials+1, trialShiftMax)

@@ -180,9 +180,7 @@ func (e *Engine) bury(l *Link, x *ack.Expired, attempts uint16, reason Reason, n
 		return
 	}
 	e.core.endOne(Ending{Ref: toRef(x.Entry.Ref), Status: StatusDead, Attempts: attempts, Reason: reason}, now)
-	if wake {
-		e.enqueue(l)
-	}
+	e.freed(l, wake)
 }
 
 // shelve leaves a message to the next login. It keeps its place in the table for a late ACK, but neither timer nor window.
@@ -193,7 +191,6 @@ func (e *Engine) shelve(l *Link, x *ack.Expired, attempts uint16, live uint8) {
 	if r != ack.RearmOK {
 		return
 	}
-	if _, wake := e.core.table.Park(h, move(x.Entry.Status, StatusOffline)); wake {
-		e.enqueue(l)
-	}
+	_, wake := e.core.table.Park(h, move(x.Entry.Status, StatusOffline))
+	e.freed(l, wake)
 }

@@ -155,7 +155,7 @@ func (h *harness) advance(d time.Duration) {
 			h.e.Tick(h.now)
 		}
 		if h.ticks%100 == 0 {
-			h.core.sweep(&h.sweep, 1000, h.now, func(o overdue) { h.e.Expire(o.ref, o.user, o.ownTTL, h.now) })
+			h.core.sweep(&h.sweep, 1000, h.now, func(o overdue) { h.e.Expire(o, h.now) })
 		}
 		for h.e.Turn(h.now) {
 		}

@@ -55,7 +55,6 @@ type Link struct {
 	tended  bool      // is in Engine.tended: Tick looks after it
 	resume  bool      // parked entries are to be sent again before the backlog
 	careful bool      // one message at a time until the first ACK, see Engine.retire
-	probing bool      // careful, and its one message is out
 	retryMs int64     // monotonic: not pumped before (paced, store error)
 	cursor  [3]uint64 // Ref.Seq of the last message sent, per priority class
 	probe   Ref       // while stalled: the one message that is retried
@@ -144,14 +143,12 @@ func (l *Link) wantsAcks() bool {
 	return l.careful || l.hold&(holdStuck|holdStalled|holdParked) != 0
 }
 
-// maySend reports whether a new message may go out now.
-func (l *Link) maySend(nowMs int64) bool {
+// unheld reports whether nothing about the link itself forbids a new message now.
+func (l *Link) unheld(nowMs int64) bool {
 	switch {
 	case l.state != linkOpen || l.resume || l.hold&(holdOutbox|holdStuck|holdDrain) != 0 || nowMs < l.retryMs:
 		return false
 	case l.hold&(holdStalled|holdParked) != 0 && nowMs < l.trialMs:
-		return false
-	case l.careful && l.probing && l.hold&holdParked == 0:
 		return false
 	default:
 		return true
