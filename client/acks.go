@@ -6,9 +6,9 @@ import (
 	"holdfast/codec"
 )
 
-// carryMax bounds how many confirmations are kept for the next login. What is beyond comes again from the server and
-// is recognised as a copy then.
-const carryMax = 4096
+// carryMax bounds how many confirmations are kept for the next login: what may be sent ahead of WELCOME [P-LOGIN-2]
+// holds them all. What is beyond comes again from the server and is recognised as a copy then.
+const carryMax = 2048
 
 // confirmedRangesMax bounds the memory of what was confirmed in a session: with more holes than that, up-to ACKs are
 // given up for the session.

@@ -61,7 +61,7 @@ func (c *Client) receive(s *session, p *codec.Push) {
 		if c.o.DedupSize > 0 {
 			key = c.dedup.key(p.MessageID)
 			if c.copyLocked(s, p, key) {
-				c.mu.Unlock()
+				c.flushIfDue()
 				return
 			}
 		}

@@ -254,7 +254,7 @@ func TestPublishQueueIsBounded(t *testing.T) {
 }
 
 func TestPublishAsyncCallsDoneOnce(t *testing.T) {
-	_, p, c := pair(t, Options{Publisher: true})
+	s, p, c := pair(t, Options{Publisher: true})
 	ch := make(chan publishOutcome, 10)
 	done := func(r []Result, err error) { ch <- publishOutcome{r, err} }
 	for i := range 3 {
@@ -270,6 +270,7 @@ func TestPublishAsyncCallsDoneOnce(t *testing.T) {
 		}
 	}
 	p.publish()
+	s.hangUp()
 	c.Close() // fails what is open
 	if out := receive(t, ch); !errors.Is(out.err, ErrClosed) || !errors.Is(out.results[0].Err, ErrUnanswered) {
 		t.Errorf("%+v", out)

@@ -10,14 +10,9 @@ import (
 	"holdfast/codec"
 )
 
-const (
-	// sessionGood is how long a session must have lived for the back-off to start anew after it. A server that
-	// accepts and closes at once is treated like one that refuses.
-	sessionGood = 10 * time.Second
-	// tokensRefusedMax is how many fresh tokens in a row may be called expired: then a clock is wrong, and trying on
-	// does not help.
-	tokensRefusedMax = 3
-)
+// sessionGood is how long a session must have lived for the back-off to start anew after it. A server that accepts and
+// closes at once is treated like one that refuses.
+const sessionGood = 10 * time.Second
 
 // fullJitter is a random time up to base x 2^try, at most max. Any two clients that lost their server in the same
 // instant come back at unrelated times, which a fixed wait with some noise does not give.
@@ -75,7 +70,7 @@ func splitServers(list []byte) []string {
 type tokenState struct {
 	value   string
 	have    bool
-	refused int // fresh tokens called expired since the last login
+	refused int // tokens called expired since the last login
 }
 
 // loginToken returns the token to log in with, a new one when there is none that holds.
@@ -112,7 +107,8 @@ func (c *Client) judge(err error) verdict {
 		refused := c.token.refused
 		c.mu.Unlock()
 		c.token.have = false
-		return verdict{final: refused > tokensRefusedMax, atOnce: refused == 1, atLeast: ce.RetryAfter}
+		// A fresh token that is called expired as well means a wrong clock somewhere, which may be put right: back off.
+		return verdict{atOnce: refused == 1, atLeast: ce.RetryAfter}
 	default:
 		return verdict{final: c.o.NoReconnect || !ce.Code.Reconnect(), atLeast: ce.RetryAfter}
 	}

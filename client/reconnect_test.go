@@ -219,15 +219,15 @@ func TestExpiredTokenIsRenewedAndOthersAreReused(t *testing.T) {
 		t.Errorf("token %s after a lost connection", x.Token)
 	}
 	p.close(codec.Close{Code: codec.CodeTokenExpired})
-	for i := range tokensRefusedMax {
+	for i := range 4 { // fresh ones as well: a clock is wrong, which may be put right
 		p = s.accept()
 		if x = p.connect(); string(x.Token) != fmt.Sprint("token", i+2) {
 			t.Errorf("token %s after token_expired", x.Token)
 		}
 		p.close(codec.Close{Code: codec.CodeTokenExpired})
 	}
-	receive(t, c.Done()) // four fresh ones in a row: a clock is wrong
-	s.quiet(10 * time.Millisecond)
+	s.login()
+	eventually(t, "logged in", func() bool { return c.Stats().Logins == 3 })
 }
 
 func TestTokenErrorIsTriedAgain(t *testing.T) {
@@ -319,6 +319,7 @@ func TestGoAwayKeepsTheOldConnectionUntilANewOneIsThere(t *testing.T) {
 	eventually(t, "the named server was tried", up.Load)
 	p.write(push(1, "m"))
 	r.next(t) // still served
+	s.hangUp()
 	p2, _ := s.login()
 	p2.write(push(1, "m2"))
 	r.next(t)
