@@ -294,3 +294,23 @@ func TestK1ChurnLeavesNothing(t *testing.T) {
 		t.Errorf("%d sessions still watched", n)
 	}
 }
+
+// A slow reader that is closed while its socket is full still learns why, as long as it goes on reading.
+func TestReasonReachesASlowReader(t *testing.T) {
+	t.Parallel()
+	r := newRecorder()
+	_, session, p := opened(t, Config{LingerTimeout: 400 * time.Millisecond}, r)
+	for payload := make([]byte, 8<<10); session.Send(pushFrame(1, payload)); {
+	}
+	session.Close(codec.CodeReplaced, "logged in elsewhere", 0)
+	var chunk [16 << 10]byte
+	for range 12 { // about a second, well over the linger limit
+		time.Sleep(80 * time.Millisecond)
+		n, err := p.r.Read(chunk[:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.buf = append(p.buf, chunk[:n]...)
+	}
+	p.expectClose(codec.CodeReplaced)
+}

@@ -101,8 +101,9 @@ func (e *events) OnTraffic(c gnet.Conn) gnet.Action {
 	l.flushed = 0
 	before := c.InboundBuffered()
 	l.stats.bytesIn.Add(uint64(max(0, before-int(s.leftover))))
+	dequeued := s.enterPass()
 	l.traffic(s)
-	l.flush(s, false)
+	l.flush(s, dequeued)
 	if s.state.Load() == stateGone {
 		return gnet.Close
 	}

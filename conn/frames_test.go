@@ -139,6 +139,7 @@ func TestClientCloseEndsTheSession(t *testing.T) {
 // E3: sends just inside the allowed silence are never cut; silence is, between 1.5 keepalives and 5 s more. Any complete frame is
 // life, bytes are not.
 func TestE3KeepaliveBorders(t *testing.T) {
+	t.Parallel()
 	s := start(t, Config{}, newRecorder())
 	login := func(t *testing.T) *peer {
 		p := dial(t, s)

@@ -159,10 +159,10 @@ func (l *loop) opened(s *Session) bool {
 	if s.state.Load() != stateOpen {
 		return true
 	}
-	l.stats.logins.Add(1)
 	s.aliveMs = l.server.nowMs()
 	l.schedule(s)
 	l.traffic(s)
+	s.leftover = int32(s.conn.InboundBuffered())
 	return l.write(s)
 }
 

@@ -179,6 +179,7 @@ func longToken() []byte {
 
 // I3: a connection that has not logged in is closed at the limit, whatever trickles in.
 func TestI3TrickleBeforeLoginIsCutAtTheLimit(t *testing.T) {
+	t.Parallel()
 	s := start(t, Config{LoginTimeout: time.Second}, newRecorder())
 	p := dial(t, s)
 	began := time.Now()
@@ -202,6 +203,7 @@ func TestI3TrickleBeforeLoginIsCutAtTheLimit(t *testing.T) {
 
 // A login that the store does not answer is cut at the limit too, and its end is told.
 func TestUnansweredLoginIsCutAtTheLimit(t *testing.T) {
+	t.Parallel()
 	r := newRecorder()
 	r.login = func(*Session, *codec.Connect, Identity) {}
 	s := start(t, Config{LoginTimeout: 500 * time.Millisecond}, r)

@@ -65,7 +65,7 @@ func (s *Session) takeLocked() {
 
 // flush writes what is queued, on the loop: all frames that came together in one write(2). What the kernel does not take stays in
 // s.head until the watcher reports room. It then acts on what Open and Close left for the loop. The session may be gone afterwards.
-// dequeued says that s was taken off the dirty queue just now; only then may it be put there again.
+// dequeued says that s is marked as queued but not on the dirty queue (any more): only then may it be put there again.
 func (l *loop) flush(s *Session, dequeued bool) {
 	s.mu.Lock()
 	if dequeued {
@@ -167,6 +167,7 @@ func (l *loop) wrote(s *Session, n int) {
 // block asks the watcher for a call when the socket has room.
 func (l *loop) block(s *Session) bool {
 	s.blocked = true
+	s.unsent = int32(kernelUnsent(int(s.fd)))
 	l.schedule(s) // the stall limit may be the next deadline
 	return l.server.watch.arm(s) == nil
 }

@@ -101,6 +101,7 @@ func TestHardLimitClosesASlowConsumer(t *testing.T) {
 
 // A full socket that takes no byte for the stall limit ends the connection, though PINGs keep coming.
 func TestStalledReaderIsClosed(t *testing.T) {
+	t.Parallel()
 	r := newRecorder()
 	_, session, p := opened(t, Config{StallTimeout: 700 * time.Millisecond}, r)
 	for payload := make([]byte, 8<<10); session.Send(pushFrame(1, payload)); {

@@ -59,7 +59,8 @@ type Session struct {
 	timerNext  *Session
 	timerTick  int64
 	aliveMs    int64 // last complete frame; until Open: the time of accept. Since lingering: its start
-	progressMs int64 // when the kernel last took a byte of a blocked outbox
+	progressMs int64 // when a byte of a blocked outbox was last seen to get on
+	unsent     int32 // kernel send queue at that time
 	leftover   int32 // bytes left in the inbound buffer by the last read, for counting
 	need       int32 // buffered bytes below which there is no complete frame
 	timerArmed bool
@@ -111,6 +112,7 @@ func (s *Session) Open(attachment any, welcome []byte) bool {
 	s.appendLocked(welcome)
 	s.resume = true
 	s.state.Store(stateOpen)
+	s.loop.stats.logins.Add(1)
 	push := s.markLocked()
 	s.mu.Unlock()
 	s.wake(push)
@@ -214,6 +216,16 @@ func (s *Session) markLocked() bool {
 	}
 	s.queued = true
 	return true
+}
+
+// enterPass marks the session as queued for the time its loop reads it, so that what is sent meanwhile leaves with the flush at the end
+// of the pass, without a wake-up. It reports whether that flush has to take the mark off; otherwise the session is on the dirty queue.
+func (s *Session) enterPass() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ours := !s.queued
+	s.queued = true
+	return ours
 }
 
 func (s *Session) wake(push bool) {

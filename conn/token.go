@@ -140,7 +140,7 @@ func (j *JWT) Authenticate(c *codec.Connect) (Identity, codec.Code, string) {
 // identity brings token and CONNECT together.
 func (j *JWT) identity(c *codec.Connect, cl *claims) (Identity, codec.Code, string) {
 	id := Identity{User: cl.Subject, Device: cl.Device}
-	if cl.ExpiresAt != nil {
+	if cl.ExpiresAt != nil && cl.ExpiresAt.Year() < 10_000 { // beyond that milliseconds overflow, and nobody waits for it
 		id.ExpireAtMs = cl.ExpiresAt.Add(j.leeway).UnixMilli()
 	}
 	switch cl.Role {

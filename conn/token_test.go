@@ -260,6 +260,7 @@ func TestNoAuth(t *testing.T) {
 
 // A connection does not outlive its token.
 func TestLiveConnectionEndsWithItsToken(t *testing.T) {
+	t.Parallel()
 	k := makeKeys(t)
 	auth, err := NewJWT(JWTConfig{Leeway: time.Nanosecond, Keys: []Key{{"", HS256, k.secret}}})
 	if err != nil {

@@ -106,9 +106,30 @@ func (l *loop) deadlineMs(s *Session) int64 {
 		}
 		return at
 	case stateLingering:
-		return s.aliveMs + cfg.LingerTimeout.Milliseconds()
+		return l.lingerEndMs(s)
 	}
 	return 0 // closing: the dirty queue has it; look again soon
+}
+
+// lingerEndMs is when a lingering session is dropped. A slow reader that still takes bytes gets more time, since the reason of the close
+// is behind them.
+func (l *loop) lingerEndMs(s *Session) int64 {
+	lingerMs := l.server.cfg.LingerTimeout.Milliseconds()
+	if s.blocked {
+		return min(max(s.aliveMs, s.progressMs)+lingerMs, s.aliveMs+10*lingerMs)
+	}
+	return s.aliveMs + lingerMs
+}
+
+// progressed reports whether the peer of a blocked session has taken bytes since the last look. The kernel asks for more only once half
+// of what it holds is gone, so not being asked does not mean that nobody reads.
+func (l *loop) progressed(s *Session, nowMs int64) bool {
+	unsent := int32(kernelUnsent(int(s.fd)))
+	if unsent >= s.unsent {
+		return false
+	}
+	s.unsent, s.progressMs = unsent, nowMs
+	return true
 }
 
 // unreadGraceMs is how long bytes that wait in the kernel keep a silent session alive: when the loop (or the whole process) stood
@@ -127,7 +148,10 @@ func (l *loop) visit(s *Session, nowMs int64) {
 	case stateOpen:
 		code, reason = l.overdue(s, nowMs)
 	case stateLingering:
-		if nowMs >= s.aliveMs+cfg.LingerTimeout.Milliseconds() {
+		if nowMs >= l.lingerEndMs(s) && s.blocked {
+			l.progressed(s, nowMs)
+		}
+		if nowMs >= l.lingerEndMs(s) {
 			l.drop(s)
 			return
 		}
@@ -145,7 +169,7 @@ func (l *loop) overdue(s *Session, nowMs int64) (codec.Code, string) {
 	switch {
 	case silent >= unreadGraceMs || silent >= 0 && kernelUnread(int(s.fd)) == 0:
 		return codec.CodeKeepaliveTimeout, "no complete frame for 1.5 keepalives"
-	case s.blocked && nowMs >= s.progressMs+l.server.cfg.StallTimeout.Milliseconds():
+	case s.blocked && nowMs >= s.progressMs+l.server.cfg.StallTimeout.Milliseconds() && !l.progressed(s, nowMs):
 		return codec.CodeSlowConsumer, "no byte read for too long"
 	case s.identity.ExpireAtMs != 0 && time.Now().UnixMilli() >= s.identity.ExpireAtMs:
 		return codec.CodeTokenExpired, "token expired"
