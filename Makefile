@@ -17,7 +17,7 @@ build: ## the binary, static, as ./holdfast
 check: ## vet, linters, import graph and house rules: what to run before a commit
 	$(GO) vet ./...
 	$(GOLANGCI) run ./...
-	$(GO) test -run 'Import|Libraries|OneLevel|Limits|Documented|Pure|NoInit|LeftForLater|Current' .
+	$(GO) test -run 'Import|Libraries|OneLevel|Limits|Documented|Pure|NoInit|LeftForLater|Current|Exist' .
 
 lint: check ## the same
 

@@ -150,7 +150,7 @@ func (c *HTTPConfig) settings(add adder) {
 	add("listen", &c.Listen, "127.0.0.1:7780",
 		"Address of the HTTP port. Empty: no HTTP. It can push to anyone, so beyond loopback it needs http.token (or auth.insecure_no_auth).")
 	add("token", &c.Token, "",
-		"Bearer token that requests must carry (health checks excepted). Prefer the environment, HOLDFAST_HTTP_TOKEN, to the file.")
+		"Bearer token that /v1 requests must carry (metrics, health checks and the API document need none). Prefer the environment, HOLDFAST_HTTP_TOKEN, to the file.")
 	add("body_max", &c.BodyMax, "8MiB",
 		"Largest body of a push that is not streamed as NDJSON.")
 }

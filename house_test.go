@@ -231,3 +231,56 @@ func TestNothingIsLeftForLater(t *testing.T) {
 		}
 	}
 }
+
+// TestDocumentedNamesExist keeps the pages honest: every metric, setting and command they name is in the code.
+func TestDocumentedNamesExist(t *testing.T) {
+	code := &strings.Builder{}
+	for _, f := range goFiles(t) {
+		if f.test {
+			continue
+		}
+		source, err := os.ReadFile(f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code.Write(source)
+	}
+	config := newConfig()
+	metric := regexp.MustCompile(`holdfast_[a-z_]+[a-z]`)
+	setting := regexp.MustCompile("`((?:" + strings.Join(config.sectionNames(), "|") + ")\\.[a-z_]+)[`=]")
+	for _, page := range []string{"README.md", "ARCHITECTURE.md", "docs/operations.md", "docs/adr/*.md"} {
+		paths, err := filepath.Glob(page)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: %v", page, err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range metric.FindAllString(string(text), -1) {
+				if !metricExists(code.String(), name) {
+					t.Errorf("%s names the metric %s, which nothing exports", path, name)
+				}
+			}
+			for _, match := range setting.FindAllStringSubmatch(string(text), -1) {
+				if config.byKey[match[1]] == nil && !strings.HasSuffix(match[1], ".go") {
+					t.Errorf("%s names the setting %s, which does not exist", path, match[1])
+				}
+			}
+		}
+	}
+}
+
+// metricExists reports whether the code writes the name, whole or put together from a prefix ("holdfast_conn_" + …).
+func metricExists(code, name string) bool {
+	if strings.Contains(code, name) {
+		return true
+	}
+	for _, prefix := range []string{"holdfast_conn_", "holdfast_ledger_", "holdfast_store_"} {
+		if rest, ok := strings.CutPrefix(name, prefix); ok && strings.Contains(code, `"`+prefix) && strings.Contains(code, `"`+rest) {
+			return true
+		}
+	}
+	return false
+}

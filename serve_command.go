@@ -96,7 +96,11 @@ func (s *serveCommand) Run(ctx context.Context, term *terminal) error {
 	if err != nil {
 		return err
 	}
-	return runServe(ctx, c, newLogger(c.Log, term.err))
+	log := newLogger(c.Log, term.err)
+	if c.Auth.Mode == "none" && !isLoopback(c.TCP.Listen) {
+		log.Warn("anyone who reaches the TCP port can read any user's messages: auth.insecure_no_auth is set", "listen", c.TCP.Listen)
+	}
+	return runServe(ctx, c, log)
 }
 
 // newLogger makes the log of a node.
