@@ -17,7 +17,7 @@ func (t *Table) Check() {
 func (sh *shard) check(number int) {
 	sh.wheel.Check()
 	users := make(map[uint64]userLoad)
-	entries, lists, timers := 0, 0, 0
+	entries, lists, words, timers := 0, 0, 0, 0
 	for slot := range uint32(sh.sessions.high) {
 		x := sh.sessions.at(slot)
 		if !x.open {
@@ -31,6 +31,7 @@ func (sh *shard) check(number int) {
 		timers += armed
 		if x.block != blockNone {
 			lists++
+			words += classSmallest << x.class
 		}
 		u := users[x.userHash]
 		u.resend += int32(x.resend)
@@ -46,6 +47,7 @@ func (sh *shard) check(number int) {
 	if timers != sh.wheel.Len() {
 		panic(fmt.Sprintf("ack: entries of shard %d have %d timers, %d are armed", number, timers, sh.wheel.Len()))
 	}
+	sh.numbers.check(words)
 	sh.checkUsers(users)
 	sh.checkFree()
 }

@@ -58,7 +58,7 @@ func (t *Table) confirm(s Session, from, last uint64, nowMs int64, dst []Entry, 
 // removeRange removes the entries whose numbers lie between from and last. What goes is the caller's.
 func (sh *shard) removeRange(x *session, from, last uint64, dst []Entry) ([]Entry, int) {
 	hits := 0
-	for x.length > 0 {
+	for x.length > 0 && from <= last {
 		k := sh.numbers.place(x, from)
 		// Holes inside the list stay until it is rebuilt: step over them.
 		for k < int(x.length) && slotOf(*sh.numbers.at(x, k)) == slotNone {

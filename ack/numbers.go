@@ -12,78 +12,17 @@ package ack
 
 const (
 	slotBits  = 22
-	blockNone = ^uint32(0)
-
-	classSmallest  = 4                // words of a block of class 0; each class doubles
-	classes        = 12               // the largest block is a chunk
-	blockLargest   = 4 << classesLast // 8192 words: three quarters hold the largest window and all parked entries
-	classesLast    = classes - 1
-	wordsPerChunk  = blockLargest // 64 KiB
-	chunksKeptIdle = 4
+	blockNone = ^uint32(0) // of a session without a list
 )
 
 func word(number uint64, slot uint32) uint64 { return number<<slotBits | uint64(slot) }
 func numberOf(w uint64) uint64               { return w >> slotBits }
 func slotOf(w uint64) uint32                 { return uint32(w & slotNone) }
 
-// arena holds the number lists of a shard in blocks of powers of two, without pointers. A freed block waits for the next list
-// of its class; when no block is in use everything is carved anew.
-type arena struct {
-	chunks []*[wordsPerChunk]uint64
-	carved uint32          // words carved off, over all chunks
-	free   [classes]uint32 // first free block of a class, plus 1; the link to the next one is its first word
-	used   int             // blocks
-}
-
-func (a *arena) words(block uint32, class uint8) []uint64 {
-	at := block % wordsPerChunk
-	return a.chunks[block/wordsPerChunk][at : at+classSmallest<<class]
-}
-
-func (a *arena) take(class uint8) uint32 {
-	a.used++
-	if f := a.free[class]; f != 0 {
-		a.free[class] = uint32(a.words(f-1, class)[0])
-		return f - 1
-	}
-	size := uint32(classSmallest) << class
-	// Blocks lie at multiples of their size. What alignment skips goes to the smaller classes.
-	for a.carved%size != 0 {
-		c := uint8(0)
-		for a.carved%(classSmallest<<(c+1)) == 0 {
-			c++
-		}
-		a.put(a.carved, c)
-		a.carved += classSmallest << c
-	}
-	if int(a.carved) == len(a.chunks)*wordsPerChunk {
-		a.chunks = append(a.chunks, new([wordsPerChunk]uint64))
-	}
-	block := a.carved
-	a.carved += size
-	return block
-}
-
-func (a *arena) put(block uint32, class uint8) {
-	a.words(block, class)[0] = uint64(a.free[class])
-	a.free[class] = block + 1
-}
-
-func (a *arena) give(block uint32, class uint8) {
-	if a.used--; a.used > 0 {
-		a.put(block, class)
-		return
-	}
-	a.carved, a.free = 0, [classes]uint32{}
-	if len(a.chunks) > chunksKeptIdle {
-		clear(a.chunks[chunksKeptIdle:])
-		a.chunks = a.chunks[:chunksKeptIdle]
-	}
-}
-
 // at is the word at place k of the list of x.
 func (a *arena) at(x *session, k int) *uint64 {
-	return &a.words(x.block, x.class)[(int(x.head)+k)&(classSmallest<<x.class-1)]
+	at := uint32(int(x.head)+k) & (classSmallest<<x.class - 1)
+	return &a.chunks[x.block/wordsPerChunk][x.block%wordsPerChunk+at]
 }
 
 // place is the first place whose number is at least number; the length of the list when there is none.
@@ -151,7 +90,7 @@ func (a *arena) rebuild(x *session) {
 	for live > classSmallest<<class*3/4 {
 		class++
 	}
-	if class > classesLast {
+	if class == classes {
 		panic("ack: more live entries in a session than windows and parking allow")
 	}
 	block := a.take(class)
@@ -170,12 +109,16 @@ func (a *arena) rebuild(x *session) {
 // remove makes place k a hole and cuts the holes at both ends. The list gives its block back when it is empty.
 func (a *arena) remove(x *session, k int) {
 	*a.at(x, k) |= slotNone
-	for x.length > 0 && slotOf(*a.at(x, int(x.length)-1)) == slotNone {
-		x.length--
+	if k == int(x.length)-1 {
+		for x.length > 0 && slotOf(*a.at(x, int(x.length)-1)) == slotNone {
+			x.length--
+		}
 	}
-	for x.length > 0 && slotOf(*a.at(x, 0)) == slotNone {
-		x.head = uint16((int(x.head) + 1) & (classSmallest<<x.class - 1))
-		x.length--
+	if k == 0 {
+		for x.length > 0 && slotOf(*a.at(x, 0)) == slotNone {
+			x.head = uint16((int(x.head) + 1) & (classSmallest<<x.class - 1))
+			x.length--
+		}
 	}
 	if x.length == 0 {
 		a.drop(x)

@@ -71,7 +71,7 @@ func (b Backoff) Max(retry int) time.Duration { return b.curve(retry) + b.Jitter
 // curve multiplies step by step and stops at the ceiling: a power would overflow for high retry numbers.
 func (b Backoff) curve(retry int) time.Duration {
 	d := float64(b.Base)
-	for range min(retry, 1024) - 1 {
+	for range min(max(retry, 1), 1024) - 1 {
 		if d *= b.Factor; d >= float64(b.Ceiling) {
 			return b.Ceiling
 		}

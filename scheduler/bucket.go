@@ -54,7 +54,7 @@ func (b *Bucket) WaitMs(nowMs int64, n int) int64 {
 	case float64(n) > b.burst:
 		return -1
 	default:
-		return int64(math.Ceil(missing / b.perSecond * 1000))
+		return int64(math.Ceil((missing - tokenSlack) / b.perSecond * 1000))
 	}
 }
 

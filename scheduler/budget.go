@@ -63,32 +63,40 @@ func (b *Budget) Fresh(n int) { b.fresh.Add(int64(n)) }
 func (b *Budget) Take(nowMs int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.roll(nowMs / 1000)
-	slot := &b.slots[b.second%budgetWindowSeconds]
-	n := b.fresh.Swap(0)
-	slot.earned += n
-	b.earned += n
+	b.roll(nowMs/1000, b.fresh.Swap(0))
 	if float64(b.spent+1) <= b.share*float64(b.earned) {
-		slot.spent++
+		b.slots[b.second%budgetWindowSeconds].spent++
 		b.spent++
 		return true
 	}
 	return b.floor.Take(nowMs, 1)
 }
 
-// roll forgets the seconds that have left the window. A second before the newest one counts as the newest.
-func (b *Budget) roll(second int64) {
-	if second-b.second > budgetWindowSeconds {
-		b.second = second - budgetWindowSeconds
+// roll forgets the seconds that have left the window and adds the fresh deliveries since the last roll. Fresh does not know the time,
+// so they are spread evenly over the seconds since: after an hour without a retry, ten seconds' worth of them count. A second
+// before the newest one is taken as the newest.
+func (b *Budget) roll(second, fresh int64) {
+	each := fresh / max(second-b.second+1, 1)
+	if gap := second - b.second - budgetWindowSeconds; gap > 0 {
+		b.second += gap
+		fresh -= gap * each
 	}
 	for b.second < second {
+		b.earn(each)
+		fresh -= each
 		b.second++
 		slot := &b.slots[b.second%budgetWindowSeconds]
 		b.earned -= slot.earned
 		b.spent -= slot.spent
 		*slot = account{}
 	}
+	b.earn(fresh)
 	if b.earned < 0 || b.spent < 0 {
 		panic("scheduler: a retry budget gave back more than it held")
 	}
+}
+
+func (b *Budget) earn(n int64) {
+	b.slots[b.second%budgetWindowSeconds].earned += n
+	b.earned += n
 }

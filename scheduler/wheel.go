@@ -19,6 +19,8 @@ const (
 	bucketTurned   = bucketOverflow + 1 // what was in overflow when the whole wheel came round, still to be spread
 	bucketCount    = bucketTurned + 1
 
+	tickLast = 1<<52 - 1 // a million years
+
 	nodesPerChunk = 1024 // 16 KiB, a size class of the allocator
 	headBase      = 1 << 31
 )
@@ -46,16 +48,27 @@ func levelFirst(level int) uint32 {
 }
 
 // node links one timer into its bucket. A link is a timer number, or headBase plus the number of the bucket at both ends of
-// a list, so that unlinking needs no look at which bucket it is.
+// a list.
 type node struct {
-	next, prev uint32
-	tick       int64 // when it fires; 0: not armed
+	next, prev uint32 // 0, 0: in no bucket
+	due        int64  // tick << bucketBits | bucket it lies in; a tick of 0: not armed
 }
+
+const bucketBits = 10
+
+func (n *node) tick() int64    { return n.due >> bucketBits }
+func (n *node) bucket() uint32 { return uint32(n.due & (1<<bucketBits - 1)) }
+func (n *node) linked() bool   { return n.next|n.prev != 0 }
 
 // Wheel is a hierarchical timing wheel over timer numbers the caller chooses (the slots of its slab). Numbers should be
 // dense from 0: the wheel keeps 16 bytes for each number up to the highest in use, in chunks without pointers, so that the
 // garbage collector does not look at them. Not safe for concurrent use: it lives under the lock of what it times, so that an
 // entry and its timer change in one critical section.
+//
+// Disarm does not unlink, and Arm does not move a timer that lies in a bucket that comes round before its new time: both only
+// write the timer's own node, and whoever empties the bucket drops or moves it then. Nearly every timer of ours is disarmed
+// long before it fires and its number armed again soon for a later time; unlinking at once would touch two neighbours, which
+// in a table of millions are two cache misses, and the later visit to the bucket is one per timeout, not one per message.
 type Wheel struct {
 	chunks   []*[nodesPerChunk]node
 	heads    [bucketCount]node
@@ -69,11 +82,15 @@ type Wheel struct {
 // NewWheel returns a wheel that stands at nowMs.
 func NewWheel(nowMs int64) *Wheel {
 	w := &Wheel{baseTick: nowMs/TickMs - 1, current: 1}
-	for b := range w.heads {
-		w.heads[b].next = headBase + uint32(b)
-		w.heads[b].prev = headBase + uint32(b)
-	}
+	w.clearHeads()
 	return w
+}
+
+func (w *Wheel) clearHeads() {
+	for b := range w.heads {
+		w.heads[b] = node{next: headBase + uint32(b), prev: headBase + uint32(b)}
+	}
+	w.occupied = [8]uint64{}
 }
 
 // Len is the number of armed timers.
@@ -82,33 +99,37 @@ func (w *Wheel) Len() int { return w.armed }
 // Armed reports whether timer i is armed.
 func (w *Wheel) Armed(i uint32) bool {
 	c := int(i / nodesPerChunk)
-	return c < len(w.chunks) && w.chunks[c] != nil && w.chunks[c][i%nodesPerChunk].tick != 0
+	return c < len(w.chunks) && w.chunks[c] != nil && w.chunks[c][i%nodesPerChunk].tick() != 0
 }
 
 // Arm lets timer i fire at atMs; an armed timer is moved. A time that has passed fires at the next Advance.
 func (w *Wheel) Arm(i uint32, atMs int64) {
 	n := w.reserve(i)
-	if n.tick != 0 {
-		w.unlink(n)
-		w.armed--
+	if n.tick() == 0 {
+		w.armed++
 	}
 	tick := atMs / TickMs
 	if atMs%TickMs > 0 {
 		tick++ // up: never early
 	}
-	n.tick = max(tick-w.baseTick, w.current)
-	w.armed++
-	w.link(i, n)
+	tick = min(max(tick-w.baseTick, w.current), tickLast)
+	if n.linked() {
+		if w.bucketStart(n.bucket()) <= tick {
+			n.due = tick<<bucketBits | int64(n.bucket())
+			return
+		}
+		w.unlink(n)
+	}
+	w.link(i, n, tick)
 }
 
-// Disarm takes timer i out and reports whether it was armed.
+// Disarm stops timer i and reports whether it was armed.
 func (w *Wheel) Disarm(i uint32) bool {
 	if !w.Armed(i) {
 		return false
 	}
 	n := w.node(i)
-	w.unlink(n)
-	n.tick = 0
+	n.due = int64(n.bucket())
 	w.armed--
 	return true
 }
@@ -118,6 +139,12 @@ func (w *Wheel) Trim(keep int) {
 	if c := (keep + nodesPerChunk - 1) / nodesPerChunk; w.armed == 0 && c < len(w.chunks) {
 		clear(w.chunks[c:])
 		w.chunks = w.chunks[:c]
+		for _, chunk := range w.chunks {
+			if chunk != nil {
+				clear(chunk[:]) // disarmed timers may still be linked, to each other and to what has gone
+			}
+		}
+		w.clearHeads()
 	}
 }
 
@@ -137,18 +164,27 @@ func (w *Wheel) Advance(nowMs int64, dst []uint32, limit int) []uint32 {
 			if i == head {
 				break
 			}
-			if limit == 0 {
+			n := w.node(i)
+			tick := n.tick()
+			if tick == w.current {
+				if limit == 0 {
+					return dst
+				}
+				limit--
+				w.unlink(n)
+				n.due = 0
+				w.armed--
+				dst = append(dst, i)
+				continue
+			}
+			if tick != 0 && tick < w.current {
+				panic("scheduler: a timer was missed")
+			}
+			if moves == 0 {
 				return dst
 			}
-			limit--
-			n := w.node(i)
-			if n.tick != w.current {
-				panic("scheduler: a timer of another tick in the bucket that is due")
-			}
-			w.unlink(n)
-			n.tick = 0
-			w.armed--
-			dst = append(dst, i)
+			moves--
+			w.relink(i, n)
 		}
 		if w.current == target {
 			return dst
@@ -187,9 +223,7 @@ func (w *Wheel) cascade(moves *int) bool {
 			}
 			*moves--
 			i := w.heads[b].next
-			n := w.node(i)
-			w.unlink(n)
-			w.link(i, n)
+			w.relink(i, w.node(i))
 		}
 	}
 	return true
@@ -201,7 +235,7 @@ func (w *Wheel) moveTo(tick int64) {
 		from, to := &w.heads[bucketOverflow], &w.heads[bucketTurned]
 		to.next, to.prev = from.next, from.prev
 		w.node(to.next).prev = headBase + bucketTurned
-		w.node(to.prev).next = headBase + bucketTurned
+		w.node(to.prev).next = headBase + bucketTurned // the nodes go on saying "overflow"; bucketStart knows
 		from.next, from.prev = headBase+bucketOverflow, headBase+bucketOverflow
 		w.mark(bucketOverflow, false)
 		w.mark(bucketTurned, true)
@@ -254,6 +288,20 @@ func (w *Wheel) bucketAt(level int, tick int64) uint32 {
 	return levelFirst(level) + uint32((tick>>levelShift(level))&levelMask(level))
 }
 
+// bucketStart is the first tick of a bucket in which something lies: no timer in it is looked at before.
+func (w *Wheel) bucketStart(bucket uint32) int64 {
+	if bucket >= bucketOverflow {
+		return (w.current>>spanBits + 1) << spanBits // or now, when the wheel has just come round: this is the safe side
+	}
+	level := 0
+	if bucket >= 256 {
+		level = 1 + int(bucket-256)/64
+	}
+	shift := levelShift(level)
+	above := shift + uint(bits.Len64(uint64(levelMask(level))))
+	return w.current>>above<<above | int64(bucket-levelFirst(level))<<shift
+}
+
 // bucketOf is the bucket a timer for tick belongs to now.
 func (w *Wheel) bucketOf(tick int64) uint32 {
 	switch far := tick ^ w.current; {
@@ -304,12 +352,13 @@ func (w *Wheel) reserve(i uint32) *node {
 	return &w.chunks[c][i%nodesPerChunk]
 }
 
-// link puts timer i, not linked, at the tail of the bucket its tick belongs to.
-func (w *Wheel) link(i uint32, n *node) {
-	b := w.bucketOf(n.tick)
+// link puts timer i, not linked, at the tail of the bucket of tick and arms it.
+func (w *Wheel) link(i uint32, n *node, tick int64) {
+	b := w.bucketOf(tick)
 	head := &w.heads[b]
 	last := head.prev
 	n.prev, n.next = last, headBase+b
+	n.due = tick<<bucketBits | int64(b)
 	w.node(last).next = i
 	head.prev = i
 	w.mark(b, true)
@@ -319,7 +368,18 @@ func (w *Wheel) link(i uint32, n *node) {
 func (w *Wheel) unlink(n *node) {
 	w.node(n.prev).next = n.next
 	w.node(n.next).prev = n.prev
-	if n.prev == n.next { // only a head can be both neighbours: the bucket is empty now
+	if n.prev == n.next && n.next >= headBase { // both neighbours are the head: the bucket is empty now
 		w.mark(n.next-headBase, false)
+	}
+	n.next, n.prev = 0, 0
+}
+
+// relink takes n out of a bucket that has come round, into the one it belongs to now if it is armed.
+func (w *Wheel) relink(i uint32, n *node) {
+	w.unlink(n)
+	if tick := n.tick(); tick != 0 {
+		w.link(i, n, tick)
+	} else {
+		n.due = 0
 	}
 }

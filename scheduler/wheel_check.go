@@ -3,34 +3,36 @@ package scheduler
 import "fmt"
 
 // Check walks the whole wheel and panics with a clear text when something does not hold: links that do not match, a timer in
-// a bucket that is not its own, a bucket bit that is wrong, a count that is off. For tests and simulations.
+// a bucket that comes round too late for it, a bucket bit that is wrong, a count that is off. For tests and simulations.
 func (w *Wheel) Check() {
-	linked := 0
+	linked, armed := 0, 0
 	for b := range uint32(bucketCount) {
-		linked += w.checkBucket(b)
+		l, a := w.checkBucket(b)
+		linked += l
+		armed += a
 	}
-	if linked != w.armed {
-		panic(fmt.Sprintf("scheduler: %d timers are linked, %d counted as armed", linked, w.armed))
+	if armed != w.armed {
+		panic(fmt.Sprintf("scheduler: %d timers are linked and armed, %d counted", armed, w.armed))
 	}
-	marked := 0
 	for _, c := range w.chunks {
 		if c == nil {
 			continue
 		}
 		for i := range c {
-			if c[i].tick != 0 {
-				marked++
+			if c[i].linked() {
+				linked--
+			} else if c[i].due != 0 {
+				panic("scheduler: a timer is armed and lies in no bucket")
 			}
 		}
 	}
-	if marked != w.armed {
-		panic(fmt.Sprintf("scheduler: %d timers have a tick, %d counted as armed", marked, w.armed))
+	if linked != 0 {
+		panic(fmt.Sprintf("scheduler: buckets and nodes disagree about %d links", linked))
 	}
 }
 
-func (w *Wheel) checkBucket(b uint32) int {
+func (w *Wheel) checkBucket(b uint32) (linked, armed int) {
 	head := headBase + b
-	count := 0
 	for i, last := w.heads[b].next, head; ; i, last = w.node(i).next, i {
 		n := w.node(i)
 		if n.prev != last {
@@ -42,31 +44,28 @@ func (w *Wheel) checkBucket(b uint32) int {
 		if i > headBase {
 			panic(fmt.Sprintf("scheduler: bucket %d runs into the head of bucket %d", b, i-headBase))
 		}
-		if n.tick < w.current {
-			panic(fmt.Sprintf("scheduler: timer %d of tick %d was missed, the wheel is at %d", i, n.tick, w.current))
+		if own := n.bucket(); own != b && (b != bucketTurned || own != bucketOverflow) {
+			panic(fmt.Sprintf("scheduler: timer %d says it lies in bucket %d, not %d", i, own, b))
 		}
-		if !w.belongs(b, n.tick) {
-			panic(fmt.Sprintf("scheduler: timer %d of tick %d is in bucket %d, the wheel is at %d", i, n.tick, b, w.current))
+		if tick := n.tick(); tick != 0 {
+			armed++
+			w.checkTick(i, b, tick)
 		}
-		if count++; count > w.armed {
-			panic(fmt.Sprintf("scheduler: bucket %d holds more timers than are armed: a ring without its head", b))
+		if linked++; linked > len(w.chunks)*nodesPerChunk {
+			panic(fmt.Sprintf("scheduler: bucket %d is a ring without its head", b))
 		}
 	}
-	if (count > 0) != w.has(b) {
-		panic(fmt.Sprintf("scheduler: bucket %d holds %d timers and its bit says %t", b, count, w.has(b)))
+	if (linked > 0) != w.has(b) {
+		panic(fmt.Sprintf("scheduler: bucket %d holds %d timers and its bit says %t", b, linked, w.has(b)))
 	}
-	return count
+	return linked, armed
 }
 
-// belongs reports whether a timer of tick may be in bucket b: its own one, or one that is about to be spread.
-func (w *Wheel) belongs(b uint32, tick int64) bool {
-	if b == bucketTurned || w.bucketOf(tick) == b {
-		return true
+func (w *Wheel) checkTick(i, bucket uint32, tick int64) {
+	if tick < w.current {
+		panic(fmt.Sprintf("scheduler: timer %d of tick %d was missed, the wheel is at %d", i, tick, w.current))
 	}
-	for level := 1; level < levels; level++ {
-		if b == w.bucketAt(level, w.current) && b == w.bucketAt(level, tick) {
-			return true
-		}
+	if bucket != bucketTurned && tick < w.bucketStart(bucket) {
+		panic(fmt.Sprintf("scheduler: timer %d of tick %d lies in bucket %d, which comes round at %d", i, tick, bucket, w.bucketStart(bucket)))
 	}
-	return false
 }

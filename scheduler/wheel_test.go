@@ -194,7 +194,7 @@ func TestWheelGoesOnWhenTheClockGoesBack(t *testing.T) {
 	}
 }
 
-func TestWheelHandsOutTimersOfATickInTheOrderTheyWereArmed(t *testing.T) {
+func TestWheelHandsOutTimersOfATickInTheOrderTheyWereFirstArmed(t *testing.T) {
 	w := NewWheel(0)
 	for _, i := range []uint32{9, 3, 7, 1} {
 		w.Arm(i, 5000)
