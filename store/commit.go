@@ -26,7 +26,7 @@ func (l *Local) commitLoop() {
 	for {
 		wait := l.untilDue(time.Now())
 		if wait <= 0 {
-			l.commit()
+			l.commit(false)
 			continue
 		}
 		timer.Reset(wait)
@@ -34,7 +34,7 @@ func (l *Local) commitLoop() {
 		case <-l.wake:
 		case <-timer.C:
 		case <-l.stop:
-			l.commit()
+			l.commit(true)
 			l.finalSync()
 			return
 		}
@@ -54,17 +54,11 @@ func (l *Local) untilDue(now time.Time) time.Duration {
 			due = t
 		}
 	}
-	switch {
-	case l.full:
-		sooner(l.retryAt)
-		return due.Sub(now)
-	case len(l.open.buf) >= commitBytes:
-		return 0
-	case l.open.live > 0:
-		sooner(l.open.putAt.Add(l.cfg.CommitDelay))
+	if at, ok := l.batchDue(); ok {
+		sooner(at)
 	}
-	if !l.open.lazyAt.IsZero() {
-		sooner(l.open.lazyAt.Add(l.cfg.LazyDelay))
+	if l.full {
+		return due.Sub(now)
 	}
 	if l.mover != nil {
 		sooner(l.mover.dueAt)
@@ -75,8 +69,25 @@ func (l *Local) untilDue(now time.Time) time.Duration {
 	return due.Sub(now)
 }
 
-// commit writes the open batch, if there is anything in it, and does the chores that are due.
-func (l *Local) commit() {
+// batchDue is when the open batch is to be cut; ok is false when it is empty. Called with the lock held.
+func (l *Local) batchDue() (at time.Time, ok bool) {
+	b := l.open
+	switch {
+	case l.full:
+		return l.retryAt, true
+	case len(b.buf) >= commitBytes, len(b.moves) > 0:
+		return time.Time{}, true
+	case b.live > 0:
+		at, ok = b.putAt.Add(l.cfg.CommitDelay), true
+	}
+	if lazy := b.lazyAt.Add(l.cfg.LazyDelay); !b.lazyAt.IsZero() && (!ok || lazy.Before(at)) {
+		at, ok = lazy, true
+	}
+	return at, ok
+}
+
+// commit writes the open batch when it is due, or in any case when forced, and does the chores that are due.
+func (l *Local) commit(force bool) {
 	now := time.Now()
 	if !now.Before(l.houseAt) {
 		l.houseAt = now.Add(housePeriod)
@@ -86,7 +97,7 @@ func (l *Local) commit() {
 		}
 	}
 	l.stepMover(now)
-	b, err := l.cutBatch()
+	b, err := l.cutBatch(now, force)
 	if err == nil && b != nil {
 		err = l.write(b)
 		l.finish(b, err)
@@ -102,12 +113,11 @@ func (l *Local) commit() {
 	l.removeHeads()
 }
 
-// cutBatch cuts the open batch, with a new segment under it when it does not fit; nil: nothing to write.
-func (l *Local) cutBatch() (*batch, error) {
+// cutBatch cuts the open batch if it is due, with a new segment under it when it does not fit; nil: nothing to write.
+func (l *Local) cutBatch(now time.Time, force bool) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failed || (l.open.live == 0 && !l.open.lazy() && len(l.reg.changed) == 0 && !l.full) {
-		l.open.lazyAt = time.Time{}
+	if at, due := l.batchDue(); l.failed || !due || (now.Before(at) && !force) {
 		return nil, nil
 	}
 	if g := l.segs.active(); g.size > fileHeadBytes && g.size+int64(len(l.open.buf)+len(l.open.moveBuf)) > l.cfg.SegmentBytes {

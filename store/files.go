@@ -138,7 +138,7 @@ func replaceFile(fl *files, path string, b []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = fl.write(f, b, 0)
+	err = writeAll(fl, f, b, 0)
 	if err == nil {
 		err = fl.sync(f)
 	}

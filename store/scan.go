@@ -36,7 +36,7 @@ func (s *scanner) next() (frame []byte, off int64, ok bool, err error) {
 			return nil, 0, false, err
 		}
 		n := int(binary.LittleEndian.Uint32(head[4:]))
-		if n >= frameHeadBytes && n <= frameBytesMax && s.off+int64(n) <= s.size {
+		if n >= frameHeadBytes && n <= frameBytesMax && s.off+int64(padded(n)) <= s.size {
 			frame, err = s.at(s.off, n)
 			if err != nil {
 				return nil, 0, false, err

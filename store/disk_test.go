@@ -1,0 +1,300 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"holdfast/codec"
+	"holdfast/delivery"
+)
+
+// faultyDisk is the operating system's disk with a bad day.
+type faultyDisk struct {
+	mu       sync.Mutex
+	full     bool
+	syncFail bool
+	short    bool // writes take only a part at a time
+	dead     bool // nothing reaches the disk any more: the power is off
+	written  map[string]int64
+	synced   map[string]int64
+}
+
+var errPower = errors.New("no power")
+
+func (d *faultyDisk) files() *files {
+	d.written, d.synced = map[string]int64{}, map[string]int64{}
+	fl := osFiles()
+	create, write, sync, rename := fl.create, fl.write, fl.sync, fl.rename
+	fl.create = func(path string) (*os.File, error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.full {
+			return nil, &os.PathError{Op: "open", Path: path, Err: syscall.ENOSPC}
+		}
+		if d.dead {
+			return nil, errPower
+		}
+		return create(path)
+	}
+	fl.write = func(f *os.File, b []byte, off int64) (int, error) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		switch {
+		case d.dead:
+			return len(b), nil
+		case d.full:
+			n, _ := write(f, b[:len(b)/2], off)
+			return n, &os.PathError{Op: "write", Path: f.Name(), Err: syscall.ENOSPC}
+		case d.short && len(b) > 1:
+			b = b[:1+rand.IntN(len(b)-1)]
+		}
+		n, err := write(f, b, off)
+		d.written[f.Name()] = max(d.written[f.Name()], off+int64(n))
+		return n, err
+	}
+	fl.sync = func(f *os.File) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		switch {
+		case d.dead:
+			return errPower
+		case d.syncFail:
+			return syscall.EIO
+		}
+		d.synced[f.Name()] = d.written[f.Name()]
+		return sync(f)
+	}
+	fl.rename = func(from, to string) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.written[to], d.synced[to] = d.written[from], d.synced[from]
+		return rename(from, to)
+	}
+	return fl
+}
+
+func (d *faultyDisk) set(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
+// cut turns the power off: what was not synced is gone, or some of it is.
+func (d *faultyDisk) cut(t *testing.T) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for name, n := range d.written {
+		lost := n - d.synced[name]
+		if lost <= 0 {
+			continue
+		}
+		keep := d.synced[name] + rand.Int64N(lost+1)
+		if err := os.Truncate(name, keep); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		if rand.IntN(2) == 0 { // the length may be there and the content not
+			_ = os.Truncate(name, n)
+		}
+	}
+}
+
+// H3, R18: with the disk full nothing accepted is lost, publishers are refused, ends still work, and it passes by itself.
+func TestH3AFullDiskRefusesAndRecoversByItself(t *testing.T) {
+	disk := &faultyDisk{}
+	cfg := Config{Dir: t.TempDir(), files: disk.files(), RetryDelay: 5 * time.Millisecond, LazyDelay: time.Millisecond}
+	l := open(t, cfg)
+	q := must(t, l, "alice", "")[0]
+	var refs []delivery.Ref
+	for i := range 10 {
+		refs = append(refs, store1(t, l, q, fmt.Sprint("before", i), fmt.Sprint("before", i)))
+	}
+	disk.set(func() { disk.full = true })
+	now := time.Now().UnixMilli()
+	meta := delivery.Meta{MessageID: []byte("during"), AcceptedMs: now, ExpireAtMs: now + dayMs}
+	a := newAnswers()
+	if _, r := l.Append(q, []byte("during"), meta, a, 0); r != codec.ResultAccepted {
+		t.Fatalf("the first append finds it out later: %d", r)
+	}
+	if r := a.wait(0); r != codec.ResultStorageFull {
+		t.Fatalf("its publisher was told %d", r)
+	}
+	eventually(t, "appends are refused", func() bool {
+		_, r := l.Append(q, []byte("during"), meta, nil, 0)
+		return r == codec.ResultStorageFull
+	})
+	if _, dup, _ := l.Targets(nil, []byte("alice"), nil, []byte("during"), now); dup {
+		t.Fatal("a refused message counts as known")
+	}
+	if n := l.End([]delivery.Ending{{Ref: refs[0], Status: delivery.StatusAcked}}, now); n != 1 {
+		t.Fatal("ends do not work with the disk full")
+	}
+	want := texts(t, l, q)
+	if len(want) != 9 || balanced(t, l).Live != 9 {
+		t.Fatalf("%d messages, %+v", len(want), balanced(t, l))
+	}
+	disk.set(func() { disk.full = false })
+	eventually(t, "appends are taken again", func() bool {
+		_, r := l.Append(q, []byte("after"), delivery.Meta{AcceptedMs: now, ExpireAtMs: now + dayMs}, nil, 0)
+		return r == codec.ResultAccepted
+	})
+	want = append(want, "after")
+	shut(t, l)
+	l = open(t, Config{Dir: cfg.Dir})
+	defer shut(t, l)
+	if got := texts(t, l, must(t, l, "alice", "")[0]); !slices.Equal(got, want) {
+		t.Fatalf("after a restart: %q, want %q", got, want)
+	}
+	if l.Stats().Damaged != 0 {
+		t.Fatal("the failed writes left something behind")
+	}
+}
+
+func TestAMessageThatEndedWhileItsWriteFailedIsAccepted(t *testing.T) {
+	disk := &faultyDisk{}
+	l := open(t, Config{Dir: t.TempDir(), files: disk.files(), RetryDelay: time.Hour, CommitDelay: 200 * time.Millisecond})
+	q := must(t, l, "alice", "")[0]
+	disk.set(func() { disk.full = true })
+	now := time.Now().UnixMilli()
+	a := newAnswers()
+	acked, _ := l.Append(q, []byte("x"), delivery.Meta{MessageID: []byte("acked"), AcceptedMs: now, ExpireAtMs: now + dayMs}, a, 0)
+	dead, _ := l.Append(q, []byte("x"), delivery.Meta{MessageID: []byte("dead"), AcceptedMs: now, ExpireAtMs: now + dayMs}, a, 1)
+	l.Append(q, []byte("x"), delivery.Meta{MessageID: []byte("other"), AcceptedMs: now, ExpireAtMs: now + dayMs}, a, 2)
+	l.End([]delivery.Ending{{Ref: acked, Status: delivery.StatusAcked}, {Ref: dead, Status: delivery.StatusDead}}, now)
+	if a.wait(0) != codec.ResultAccepted || a.wait(2) != codec.ResultStorageFull {
+		t.Fatalf("got %v", a.got)
+	}
+	if g := balanced(t, l); g.Acked != 1 || g.Live != 0 {
+		t.Fatalf("got %+v", g)
+	}
+	disk.set(func() { disk.full = false })
+	shut(t, l)
+}
+
+func TestShortWritesAreCompleted(t *testing.T) {
+	disk := &faultyDisk{short: true}
+	cfg := Config{Dir: t.TempDir(), files: disk.files()}
+	l := open(t, cfg)
+	q := must(t, l, "alice", "")[0]
+	var want []string
+	for i := range 20 {
+		want = append(want, fmt.Sprint(i, strings.Repeat("z", 2000)))
+		store1(t, l, q, fmt.Sprint(i), want[i])
+	}
+	shut(t, l)
+	l = open(t, Config{Dir: cfg.Dir})
+	defer shut(t, l)
+	if got := texts(t, l, must(t, l, "alice", "")[0]); !slices.Equal(got, want) || l.Stats().Damaged != 0 {
+		t.Fatalf("%d messages, want %d", len(got), len(want))
+	}
+}
+
+func TestASyncThatFailsStopsTheStoreForGood(t *testing.T) {
+	disk := &faultyDisk{}
+	cfg := Config{Dir: t.TempDir(), files: disk.files()}
+	l := open(t, cfg)
+	q := must(t, l, "alice", "")[0]
+	store1(t, l, q, "before", "before")
+	disk.set(func() { disk.syncFail = true })
+	now := time.Now().UnixMilli()
+	meta := delivery.Meta{AcceptedMs: now, ExpireAtMs: now + dayMs}
+	a := newAnswers()
+	l.Append(q, []byte("during"), meta, a, 0)
+	if r := a.wait(0); r != codec.ResultUnavailable {
+		t.Fatalf("the publisher was told %d", r)
+	}
+	err := <-l.Failed()
+	if !errors.Is(err, syscall.EIO) {
+		t.Fatalf("got %v", err)
+	}
+	disk.set(func() { disk.syncFail = false })
+	if _, r := l.Append(q, []byte("after"), meta, a, 1); r != codec.ResultUnavailable {
+		t.Fatalf("an append after it: %d", r)
+	}
+	if got := texts(t, l, q); !slices.Equal(got, []string{"before"}) {
+		t.Fatalf("still readable: %q", got)
+	}
+	balanced(t, l)
+	shut(t, l)
+	l = open(t, Config{Dir: cfg.Dir})
+	defer shut(t, l)
+	if got := texts(t, l, must(t, l, "alice", "")[0]); len(got) == 0 || got[0] != "before" {
+		t.Fatalf("after a restart: %q", got)
+	}
+}
+
+func TestNothingAnsweredIsLostByAPowerCut(t *testing.T) {
+	dir := t.TempDir()
+	want := map[string]bool{}
+	for round := range 10 {
+		disk := &faultyDisk{}
+		l := open(t, Config{Dir: dir, files: disk.files(), SegmentBytes: 16 << 10, StorageBytesMax: 1 << 30, CommitDelay: 100 * time.Microsecond})
+		q := must(t, l, "alice", "")[0]
+		a := newAnswers()
+		now := time.Now().UnixMilli()
+		stop := 50 + rand.IntN(100)
+		refs := map[int]delivery.Ref{}
+		for i := range 200 {
+			id := fmt.Sprint(round, "-", i)
+			ref, r := l.Append(q, []byte(id+strings.Repeat(" ", rand.IntN(300))), delivery.Meta{MessageID: []byte(id), AcceptedMs: now, ExpireAtMs: now + dayMs}, a, i)
+			if r != codec.ResultAccepted {
+				t.Fatal(r)
+			}
+			refs[i] = ref
+			if i%10 == 0 {
+				a.wait(i)
+			}
+			if i == stop {
+				break
+			}
+		}
+		for i := 0; i < stop-20; i += 3 {
+			l.End([]delivery.Ending{{Ref: refs[i], Status: delivery.StatusAcked}}, now)
+		}
+		a.mu.Lock() // from here on answers do not count: the power goes
+		for i := range a.got {
+			if i >= stop-20 || i%3 != 0 {
+				want[fmt.Sprint(round, "-", i)] = true
+			}
+		}
+		disk.set(func() { disk.dead = true })
+		a.mu.Unlock()
+		_ = l.Close() // says that there is no power
+		disk.cut(t)
+		l = open(t, Config{Dir: dir})
+		got := map[string]bool{}
+		for _, text := range texts(t, l, must(t, l, "alice", "")[0]) {
+			got[strings.TrimRight(text, " ")] = true
+		}
+		for id := range want {
+			if !got[id] {
+				t.Fatalf("round %d: %s was answered and is gone", round, id)
+			}
+		}
+		balanced(t, l)
+		shut(t, l)
+	}
+}
+
+func TestIntervalSyncAnswersBeforeTheSync(t *testing.T) {
+	disk := &faultyDisk{}
+	l := open(t, Config{Dir: t.TempDir(), files: disk.files(), Sync: SyncInterval, SyncInterval: time.Hour})
+	q := must(t, l, "alice", "")[0]
+	for i := range 20 {
+		store1(t, l, q, fmt.Sprint(i), "x")
+	}
+	if n := l.Stats().Syncs; n > 1 {
+		t.Fatalf("%d syncs", n)
+	}
+	shut(t, l)
+	if n := disk.synced[lastSegment(t, l.cfg.Dir)]; n != disk.written[lastSegment(t, l.cfg.Dir)] {
+		t.Fatalf("close left something unsynced: %d", n)
+	}
+}
