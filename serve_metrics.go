@@ -14,8 +14,8 @@ func (n *node) writeStoreMetrics(w io.Writer) {
 		name  string
 		value int64
 	}{
-		{"holdfast_ledger_accepted", s.Accepted}, {"holdfast_ledger_live", s.Live}, {"holdfast_ledger_acked", s.Acked},
-		{"holdfast_ledger_expired", s.Expired}, {"holdfast_ledger_cancelled", s.Cancelled}, {"holdfast_ledger_dead", s.Dead},
+		{"holdfast_ledger_accepted", int64(s.Accepted)}, {"holdfast_ledger_live", int64(s.Live)}, {"holdfast_ledger_acked", int64(s.Acked)},
+		{"holdfast_ledger_expired", int64(s.Expired)}, {"holdfast_ledger_cancelled", int64(s.Cancelled)}, {"holdfast_ledger_dead", int64(s.Dead)},
 		{"holdfast_store_queues", int64(s.Queues)}, {"holdfast_store_dead_letters", int64(s.DeadLetters)},
 		{"holdfast_store_dedup_entries", int64(s.Ended)}, {"holdfast_store_pending_bytes", int64(s.PendingBytes)},
 		{"holdfast_store_bytes", s.StorageBytes}, {"holdfast_store_live_bytes", s.LiveBytes}, {"holdfast_store_segments", int64(s.Segments)},

@@ -252,12 +252,13 @@ func TestE2HalfOpenThroughAProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
+	direct := s.tcp
 	go func() {
 		client, err := listener.Accept()
 		if err != nil {
 			return
 		}
-		upstream, err := net.Dial("tcp", s.tcp)
+		upstream, err := net.Dial("tcp", direct)
 		if err != nil {
 			return
 		}
@@ -266,7 +267,6 @@ func TestE2HalfOpenThroughAProxy(t *testing.T) {
 		_, _ = io.Copy(upstream, client)
 		t.Cleanup(func() { _ = upstream.Close() })
 	}()
-	direct := s.tcp
 	s.tcp = listener.Addr().String()
 	d := s.login("e2", "phone", func(c *codec.Connect) { c.KeepaliveS = 1 })
 	s.tcp = direct

@@ -163,7 +163,7 @@ func (p *publisher) run(stop <-chan struct{}) {
 func TestCrash(t *testing.T) {
 	t.Logf("repeat with -kills=%d -crash-seed=%d", *kills, *crashSeed)
 	rng := rand.New(rand.NewPCG(*crashSeed, 1))
-	s := start(t, "ack.timeout=1s", "log.level=warn")
+	s := start(t, "ack.timeout=1s", "login.device_burst=1000", "login.device_per_minute=100000")
 	stopPublishing, stopReceiving := make(chan struct{}), make(chan struct{})
 	var publishing, receiving sync.WaitGroup
 	var receivers []*receiver
