@@ -180,9 +180,9 @@ func (c *Client) flushAcks() {
 		return
 	}
 	for _, r := range batch.refs {
-		c.carryLocked(r)
+		c.carryLocked(r) // the session ended meanwhile
 	}
-	c.mu.Unlock()
+	c.flushIfDue()
 }
 
 // sendBatch puts the frames of a batch, and of what was carried over, into the outbox. mu is held; nothing is written.
