@@ -10,6 +10,7 @@ import (
 )
 
 func TestPushOfOneMessageIsHandedOverAsItWasWritten(t *testing.T) {
+	r := newRig(t)
 	for _, c := range []struct {
 		name, body string
 		want       codec.PublishItem
@@ -32,11 +33,10 @@ func TestPushOfOneMessageIsHandedOverAsItWasWritten(t *testing.T) {
 		{"confirmed", `{"user":"u","ack":true}`, codec.PublishItem{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t)
 			if got := r.post(c.body); got.status != 200 {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
-			it := r.node.pushed[0].PublishItem
+			it := r.node.pushed[len(r.node.pushed)-1].PublishItem
 			if string(it.User) != "u" || string(it.Payload) != string(c.want.Payload) || string(it.Device) != string(c.want.Device) ||
 				string(it.Type) != string(c.want.Type) || string(it.Conversation) != string(c.want.Conversation) ||
 				it.TTLMs != c.want.TTLMs || it.Priority != c.want.Priority || it.NoAck != c.want.NoAck {
@@ -51,6 +51,7 @@ func TestPushOfOneMessageIsHandedOverAsItWasWritten(t *testing.T) {
 
 func TestPushRefusesAndNamesWhatIsWrong(t *testing.T) {
 	long := strings.Repeat("x", 1001)
+	r := newRig(t)
 	for _, c := range []struct {
 		name, body  string
 		status      int
@@ -106,7 +107,6 @@ func TestPushRefusesAndNamesWhatIsWrong(t *testing.T) {
 		{"draining", `{"user":"draining"}`, 503, "draining", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t)
 			got := r.post(c.body)
 			wantProblem(t, got, c.status, c.code, c.field)
 			if retry := got.header.Get("Retry-After") != ""; retry != (c.status == 429 || c.status >= 500) {
@@ -167,13 +167,12 @@ func TestPushToSeveralUsersIsOneMessage(t *testing.T) {
 }
 
 func TestPushTakesEveryContentTypeThatPlainToolsSend(t *testing.T) {
+	r := newRig(t)
 	for _, ct := range []string{"", "application/json", "application/json; charset=utf-8", "application/x-www-form-urlencoded", "text/plain"} {
-		r := newRig(t)
 		if got := r.do("POST", "/v1/push", ct, `{"user":"bob","payload":"aGk="}`); got.status != 200 {
 			t.Errorf("%q: %d %s", ct, got.status, got.body)
 		}
 	}
-	r := newRig(t)
 	wantProblem(t, r.do("POST", "/v1/push", "application/xml", `<a/>`), 415, "unsupported_media_type", "")
 	wantProblem(t, r.do("POST", "/v1/push", "application/json", `{"user":"u"}`, "Content-Encoding", "gzip"), 415, "unsupported_media_type", "")
 }
@@ -213,14 +212,13 @@ func TestH3BatchRefusalsAreToldItemByItem(t *testing.T) {
 }
 
 func TestBatchThatIsNoJSONPushesNothing(t *testing.T) {
+	r := newRig(t)
 	for _, body := range []string{`[{"user":"u"},`, `[{"user":"u"} {"user":"v"}]`, `[{"user":"u"}] x`, `[{"user":"u"},{"usr":}]`, `[,]`, `[] x`} {
-		r := newRig(t)
 		wantProblem(t, r.post(body), 400, "bad_json", "")
 		if len(r.node.pushed) != 0 || r.node.released != r.node.made {
 			t.Errorf("%s: %d messages were pushed, %d of %d batches released", body, len(r.node.pushed), r.node.released, r.node.made)
 		}
 	}
-	r := newRig(t)
 	if got := r.post(`[]`); got.status != 200 || !strings.Contains(got.body, `"items":0`) {
 		t.Error(got)
 	}

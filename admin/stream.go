@@ -15,8 +15,8 @@ import (
 )
 
 // stream is one NDJSON push. Two goroutines share it: the handler's reads lines, pushes them in groups and never waits for an
-// outcome; the writer's takes the groups in order, waits for each and writes its results. The channel between them is the bound
-// on what is on its way: when it is full the handler stops reading, and the publisher's TCP stops sending.
+// outcome; the writer's takes the groups in order, waits for each and writes its results. slots bounds what is on its way: when
+// there is none left the handler stops reading, and the publisher's TCP stops sending.
 type stream struct {
 	// Static after construction.
 	server  *Server
@@ -24,6 +24,7 @@ type stream struct {
 	options waitOptions
 	ctx     context.Context
 	groups  chan *group
+	slots   chan struct{} // one for each group on its way: taken before it is pushed, given back when it is answered
 	stopped chan struct{} // closed by the writer's end
 
 	// Owned by the reader.
@@ -51,7 +52,7 @@ const streamReadBytes = 64 << 10
 func (s *Server) pushStream(w http.ResponseWriter, req *http.Request, o waitOptions) {
 	st := &stream{
 		server: s, control: http.NewResponseController(w), options: o, ctx: req.Context(), body: req.Body,
-		groups: make(chan *group, s.config.GroupsMax-1), stopped: make(chan struct{}), current: s.requests.get(),
+		groups: make(chan *group, s.config.GroupsMax), slots: make(chan struct{}, s.config.GroupsMax), stopped: make(chan struct{}), current: s.requests.get(),
 	}
 	defer func() { s.release(st.current) }()
 	_ = st.control.EnableFullDuplex() // HTTP/2 always is
@@ -191,6 +192,7 @@ func (st *stream) hand(g *group, rest []byte) problem {
 	}
 	next.body = append(next.body[:0], rest...)
 	st.current = next
+	st.slots <- struct{}{}
 	if g.request.added > 0 {
 		s.parts.Pusher.Push(g.push.batch)
 	} else {
@@ -211,6 +213,7 @@ func (st *stream) write(w http.ResponseWriter) {
 		}
 		st.answer(w, g)
 		st.server.release(g.request)
+		<-st.slots
 	}
 }
 

@@ -320,3 +320,38 @@ func TestUnexpectedEndIsTold(t *testing.T) {
 		t.Fatalf("the server said %q", got)
 	}
 }
+
+// An address without a host takes IPv4, and IPv6 where the machine has it.
+func TestWildcardAddress(t *testing.T) {
+	s, err := New(Config{Addr: ":0", Auth: NoAuth{}, Log: quiet()}, newRecorder())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer stop(t, s)
+	hosts := []string{"127.0.0.1"}
+	if ln, err := net.Listen("tcp", "[::1]:0"); err == nil {
+		ln.Close()
+		hosts = append(hosts, "::1")
+	}
+	for _, host := range hosts {
+		c, err := net.Dial("tcp", net.JoinHostPort(host, fmt.Sprint(s.addr.Port)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &peer{t: t, TCPConn: c.(*net.TCPConn), r: bufio.NewReader(c)}
+		p.login("alice")
+		p.Close()
+	}
+}
+
+// The end sees the peer's address as it dialled.
+func TestRemoteAddr(t *testing.T) {
+	r := newRecorder()
+	_, session, p := opened(t, Config{}, r)
+	if got, want := session.RemoteAddr(), p.LocalAddr().String(); got != want {
+		t.Fatalf("%s, want %s", got, want)
+	}
+}

@@ -218,6 +218,15 @@ func (s *Session) markLocked() bool {
 	return true
 }
 
+// nowWritable is the watcher's word that the full socket has room again.
+func (s *Session) nowWritable() {
+	s.mu.Lock()
+	s.writable = true
+	push := s.markLocked()
+	s.mu.Unlock()
+	s.wake(push)
+}
+
 // enterPass marks the session as queued for the time its loop reads it, so that what is sent meanwhile leaves with the flush at the end
 // of the pass, without a wake-up. It reports whether that flush has to take the mark off; otherwise the session is on the dirty queue.
 func (s *Session) enterPass() bool {

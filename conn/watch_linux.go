@@ -109,12 +109,7 @@ func (w *watcher) ready(fd int32) {
 	s := w.armed[fd]
 	delete(w.armed, fd)
 	w.mu.Unlock()
-	if s == nil {
-		return
+	if s != nil {
+		s.nowWritable()
 	}
-	s.mu.Lock()
-	s.writable = true
-	push := s.markLocked()
-	s.mu.Unlock()
-	s.wake(push)
 }

@@ -80,7 +80,7 @@ func TestC2SwallowedForEverStopsAtTheLiveLimit(t *testing.T) {
 	h := newHarness(t, nil)
 	_, p := h.login("alice/phone")
 	h.push("alice", "m1", nil)
-	h.advance(time.Hour)
+	h.advance(2 * time.Minute)
 	h.wantPushes(p, "m1", "m1", "m1")
 	h.wantStatus("m1", "OFFLINE_BUFFERED")
 	if r := h.store.Find("m1")[0]; r.Attempts != 3 || !r.Sent {

@@ -72,6 +72,13 @@ func (p *fakePeer) Close(code codec.Code, _ string, retryAfterMs int64) {
 	}
 }
 
+// count is how many frames have not been looked at.
+func (p *fakePeer) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.frames)
+}
+
 // pushes decodes and forgets the PUSH frames so far.
 func (p *fakePeer) pushes() (list []codec.Push) {
 	p.mu.Lock()
