@@ -25,7 +25,7 @@ func TestMillionNumbersPassOneThatIsStuck(t *testing.T) {
 			stuck, first := f.add(s, 1)
 			passed := 0
 			var dst []Entry
-			for passed < c.pass {
+			for passed < c.pass/scale {
 				from := uint64(math.MaxUint64)
 				for range c.inFlight {
 					_, number := f.add(s, 1)
@@ -163,7 +163,7 @@ func TestNumberListWrapsAtEveryPlace(t *testing.T) {
 	f := newFixture(t, Config{})
 	s := f.openUser(1, 64, 1<<20)
 	next := uint64(1)
-	for width := uint64(1); width <= 24; width++ {
+	for width := uint64(1); width <= 24/min(scale, 2); width++ {
 		for range 3 * width {
 			for range width {
 				f.add(s, 1)
