@@ -75,7 +75,7 @@ func (c *Client) receive(s *session, p *codec.Push) {
 	m.key = key
 	if !m.NoAck {
 		c.unsettled++
-		if c.o.DedupSize > 0 {
+		if c.o.DedupSize > 0 && (!c.o.Inline || c.o.AckMode == AckManual) { // inline, it is settled before a copy can come
 			c.open[key] = m
 		}
 	}

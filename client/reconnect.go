@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -80,7 +81,7 @@ func (c *Client) loginToken(ctx context.Context) (string, error) {
 	}
 	value, err := c.o.Token(ctx)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("get a login token: %w", err)
 	}
 	c.token.value, c.token.have = value, true
 	return value, nil
@@ -144,7 +145,12 @@ func (c *Client) run(s *session) {
 func (c *Client) moveIn(s *session) error {
 	ctx, cancel := context.WithTimeout(c.ctx, c.o.DialTimeout)
 	defer cancel()
-	return c.login(ctx, s)
+	token, err := c.loginToken(ctx)
+	if err != nil {
+		s.nc.Close()
+		return err
+	}
+	return c.login(ctx, s, token)
 }
 
 // comeBack tries to get a session until it has one, until trying makes no sense, until ctx ends or until tries (< 0:

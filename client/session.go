@@ -75,12 +75,16 @@ func (c *Client) newSession(nc net.Conn, addr string) *session {
 func (c *Client) connect(ctx context.Context, addr string) (*session, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.DialTimeout)
 	defer cancel()
+	token, err := c.loginToken(ctx) // first: the server's login timeout runs from the TCP connection
+	if err != nil {
+		return nil, err
+	}
 	nc, err := c.o.DialConn(ctx, addr)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", addr, err)
 	}
 	s := c.newSession(nc, addr)
-	if err := c.login(ctx, s); err != nil {
+	if err := c.login(ctx, s, token); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -88,7 +92,7 @@ func (c *Client) connect(ctx context.Context, addr string) (*session, error) {
 
 // login sends CONNECT, and behind it in the same write the confirmations that earlier sessions still owe, so that
 // the server has them before it looks for what to send again. With an error the connection is closed.
-func (c *Client) login(ctx context.Context, s *session) (err error) {
+func (c *Client) login(ctx context.Context, s *session, token string) (err error) {
 	stop := context.AfterFunc(ctx, func() { s.nc.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
 		stop()
@@ -103,10 +107,6 @@ func (c *Client) login(ctx context.Context, s *session) (err error) {
 			err = fmt.Errorf("log in at %s: %w", s.info.Addr, ctx.Err())
 		}
 	}()
-	token, err := c.loginToken(ctx)
-	if err != nil {
-		return fmt.Errorf("get a login token: %w", err)
-	}
 	c.sendConnect(s, token)
 	s.out.flush()
 	for {
