@@ -103,7 +103,7 @@ func (s *Server) Start() error {
 	}
 	ended := make(chan error, 1)
 	go func() {
-		err := gnet.Run(&events{server: s}, "tcp://"+addr.String(), s.options()...)
+		err := gnet.Run(&events{server: s}, "tcp://"+gnetAddr(addr), s.options()...)
 		s.fence()
 		close(s.ran)
 		if !s.stopping.Load() {
@@ -141,6 +141,14 @@ func probe(addr string) (*net.TCPAddr, error) {
 		return nil, fmt.Errorf("conn: closing the probe of %s: %w", addr, err)
 	}
 	return &bound, nil
+}
+
+// gnetAddr is addr for gnet, which takes "[::]" for IPv6 alone, and an empty host for both families as everybody else does.
+func gnetAddr(addr *net.TCPAddr) string {
+	if addr.IP.Equal(net.IPv6unspecified) {
+		return fmt.Sprintf(":%d", addr.Port)
+	}
+	return addr.String()
 }
 
 func (s *Server) options() []gnet.Option {
