@@ -68,7 +68,7 @@ func TestACutLastSegmentKeepsAllBeforeTheCut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 60 {
+	for range 25 {
 		cut := rand.Int64N(st.Size() + 1)
 		broken := copyDir(t, dir)
 		path := filepath.Join(broken, filepath.Base(last))
@@ -94,7 +94,7 @@ func TestACutLastSegmentKeepsAllBeforeTheCut(t *testing.T) {
 
 func TestAFlippedByteCostsOnlyItsOwnRecord(t *testing.T) {
 	dir, all := prepare(t, 200, 16<<10)
-	for range 60 {
+	for range 25 {
 		victim := all[rand.IntN(len(all))]
 		at := victim.from + rand.Int64N(victim.to-victim.from)
 		broken := copyDir(t, dir)
@@ -244,7 +244,7 @@ func TestDamageToTheSideFilesLosesNoMessage(t *testing.T) {
 		l.End([]delivery.Ending{{Ref: store1(t, l, q, "e", "text"), Status: delivery.StatusAcked}}, now)
 	}
 	shut(t, l)
-	for range 20 {
+	for range 8 {
 		broken := copyDir(t, dir)
 		for _, name := range []string{devicesName, filepath.Base(endedPath(dir, 1))} {
 			path := filepath.Join(broken, name)

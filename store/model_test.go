@@ -49,7 +49,7 @@ func TestBehavesLikeItsModelOverRestarts(t *testing.T) {
 			CommitDelay: 50 * time.Microsecond, LazyDelay: 200 * time.Microsecond}}
 	m.now = time.Now().UnixMilli()
 	m.l = open(t, m.cfg)
-	for step := range 6000 {
+	for step := range 4000 {
 		switch k := m.r.IntN(1000); {
 		case k < 450:
 			m.append()
@@ -71,7 +71,7 @@ func TestBehavesLikeItsModelOverRestarts(t *testing.T) {
 			m.find()
 		}
 	}
-	m.restart(6000)
+	m.restart(4000)
 	shut(t, m.l)
 	t.Logf("%d taken, %d elided, %d moved, %d segments removed", m.n, m.elided, m.moved, m.removed)
 	if m.elided == 0 || m.moved == 0 || m.removed == 0 {

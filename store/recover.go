@@ -194,6 +194,7 @@ type recovery struct {
 	l      *Local
 	window []byte
 	bySeq  table
+	made   []uint32 // queues that only messages told of
 }
 
 // segment reads one file. The last one may have a torn tail, which goes.
@@ -315,10 +316,11 @@ func (r *recovery) queue(p *put) uint32 {
 	q := reg.find(u, d)
 	if q == 0 {
 		q = reg.add(u, d)
-	}
-	if d != 0 {
-		// The registry may have lost its tail; that the device got a message says that it was known then.
-		reg.queues[q].seenMs = max(reg.queues[q].seenMs, p.acceptedMs)
+		r.made = append(r.made, q)
+		if d != 0 {
+			// The registry may have lost its tail. That the device got a message says that it was known then.
+			reg.queues[q].seenMs = p.acceptedMs
+		}
 	}
 	return q
 }
@@ -379,6 +381,12 @@ func (r *recovery) build() {
 		l.link(q, slot, e.class())
 		q.messages++
 		q.bytes += int64(e.bytes())
+	}
+	for _, q := range r.made {
+		// Nothing lives in it: its messages ended or are dead letters. The device, if there is one, logs in again.
+		if l.reg.queues[q].messages == 0 {
+			l.reg.forget(q)
+		}
 	}
 }
 

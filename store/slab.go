@@ -1,6 +1,10 @@
 package store
 
-import "holdfast/delivery"
+import (
+	"slices"
+
+	"holdfast/delivery"
+)
 
 // entry is the index's knowledge of one stored message: 48 bytes without a pointer, so that ten million of them are nothing to the
 // garbage collector.
@@ -61,8 +65,9 @@ type chunk struct {
 // slab hands out entries. Slot 0 is nobody.
 type slab struct {
 	chunks  []*chunk
-	partial []uint32 // chunks with room, possibly stale
+	partial []uint32 // the chunks with room, each once; the last one is filled
 	holes   []uint32 // chunk numbers given back
+	idle    uint32   // 1 + number of the one empty chunk that is kept, 0: none
 	used    int
 }
 
@@ -82,25 +87,25 @@ func (s *slab) live(ref delivery.Ref) *entry {
 }
 
 func (s *slab) alloc(expireS uint32) (uint32, *entry) {
-	for {
-		if len(s.partial) == 0 {
-			s.grow()
-		}
-		top := s.partial[len(s.partial)-1]
-		c := s.chunks[top]
-		if c == nil || c.free == 0 {
-			s.partial = s.partial[:len(s.partial)-1]
-			continue
-		}
-		slot := c.free
-		e := s.at(slot)
-		c.free = e.next
-		*e = entry{expireS: expireS}
-		c.used++
-		s.used++
-		c.soonestS = min(c.soonestS, expireS)
-		return slot, e
+	if len(s.partial) == 0 {
+		s.grow()
 	}
+	top := s.partial[len(s.partial)-1]
+	c := s.chunks[top]
+	slot := c.free
+	e := s.at(slot)
+	c.free = e.next
+	*e = entry{expireS: expireS}
+	c.used++
+	s.used++
+	c.soonestS = min(c.soonestS, expireS)
+	if s.idle == top+1 {
+		s.idle = 0
+	}
+	if c.free == 0 {
+		s.partial = s.partial[:len(s.partial)-1]
+	}
+	return slot, e
 }
 
 func (s *slab) grow() {
@@ -130,19 +135,25 @@ func (s *slab) release(slot uint32) {
 	if e.seq == 0 {
 		panic("store: an entry was freed twice")
 	}
-	full := c.free == 0
+	if c.free == 0 {
+		s.partial = append(s.partial, i)
+	}
 	*e = entry{next: c.free}
 	c.free = slot
 	c.used--
 	s.used--
-	switch {
-	case full:
-		s.partial = append(s.partial, i)
-	case c.used == 0 && s.used > 0 && len(s.partial) > 0 && s.partial[len(s.partial)-1] != i:
-		// The chunk that is being filled stays, so that a slow trickle does not come and go with its memory.
-		s.chunks[i] = nil
-		s.holes = append(s.holes, i)
+	if c.used > 0 {
+		return
 	}
+	// One empty chunk stays, so that a trickle around a boundary does not come and go with its memory.
+	if s.idle == 0 {
+		s.idle = i + 1
+		return
+	}
+	at := slices.Index(s.partial, i)
+	s.partial = slices.Delete(s.partial, at, at+1)
+	s.chunks[i] = nil
+	s.holes = append(s.holes, i)
 }
 
 // table finds slots by a hash: open addressing in many small parts, so that growing never stops everybody for long.

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/delivery"
+)
+
+func TestASecondProcessIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, Config{Dir: dir})
+	_, err := Open(Config{Dir: dir, Log: quiet()})
+	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+		t.Fatalf("got %v", err)
+	}
+	shut(t, l)
+	shut(t, open(t, Config{Dir: dir}))
+}
+
+func TestAnotherFormatIsRefusedNamingBothVersions(t *testing.T) {
+	dir := t.TempDir()
+	shut(t, open(t, Config{Dir: dir}))
+	path := filepath.Join(dir, formatFile)
+	for text, want := range map[string]string{
+		"holdfast-store 9\nseed 1\nepoch 1\n": "version 9, this program reads version 1",
+		"something else\n":                    "not a format file",
+		"holdfast-store 1\n":                  "damaged",
+		"":                                    "not a format file",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Open(Config{Dir: dir, Log: quiet()})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Fatalf("%q: got %v", text, err)
+		}
+	}
+	l, err := Open(Config{Dir: dir, Log: quiet()})
+	if err == nil {
+		shut(t, l)
+		t.Fatal("a damaged format file was taken")
+	}
+}
+
+func TestSegmentsWithoutAFormatAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	shut(t, open(t, Config{Dir: dir}))
+	if err := os.Remove(filepath.Join(dir, formatFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(Config{Dir: dir, Log: quiet()}); err == nil || !strings.Contains(err.Error(), formatFile) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestImpossibleSettingsAreRefused(t *testing.T) {
+	for name, c := range map[string]Config{
+		"no directory":   {},
+		"sync":           {Dir: "x", Sync: 7},
+		"tiny segments":  {Dir: "x", SegmentBytes: 1},
+		"small storage":  {Dir: "x", StorageBytesMax: 1 << 20},
+		"negative delay": {Dir: "x", CommitDelay: -time.Second},
+		"negative limit": {Dir: "x", QueueMessagesMax: -1},
+		"pending":        {Dir: "x", PendingBytesMax: -1},
+		"dedup":          {Dir: "x", DedupMax: -1},
+	} {
+		if l, err := Open(c); err == nil {
+			shut(t, l)
+			t.Errorf("%s: taken", name)
+		}
+	}
+}
+
+func TestRestartsAloneDoNotFillTheDirectory(t *testing.T) {
+	dir := t.TempDir()
+	for range 20 {
+		shut(t, open(t, Config{Dir: dir}))
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) > 4 {
+		t.Fatalf("%d files, %v", len(entries), err)
+	}
+}
+
+func TestCallsAfterCloseAreRefused(t *testing.T) {
+	l := open(t, Config{Dir: t.TempDir()})
+	q := must(t, l, "alice", "")[0]
+	ref := store1(t, l, q, "m", "x")
+	shut(t, l)
+	if err := l.Close(); !errors.Is(err, ErrClosed) {
+		t.Fatalf("second close: %v", err)
+	}
+	if _, _, err := l.Read(new(delivery.Buffer), ref); !errors.Is(err, ErrClosed) {
+		t.Fatalf("read: %v", err)
+	}
+	if _, err := l.Next(new(delivery.Buffer), q, 0, 0, 1, 1); !errors.Is(err, ErrClosed) {
+		t.Fatalf("next: %v", err)
+	}
+	if _, err := l.DeadLetters(0, 1); !errors.Is(err, ErrClosed) {
+		t.Fatalf("dead letters: %v", err)
+	}
+	if found := l.Find("m"); len(found) != 0 {
+		t.Fatalf("find: %v", found)
+	}
+}
