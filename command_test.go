@@ -172,7 +172,7 @@ func TestPushTellsTheOutcome(t *testing.T) {
 		code    int
 		text    string
 	}{
-		{"acked at once", []string{ackedByPhone}, exitOK, "acked by alice/phone in "},
+		{"acked at once", []string{ackedByPhone}, exitOK, "acked by alice/phone in 2.3 ms"},
 		{"acked after a while", []string{sentToPhone, ackedByPhone}, exitOK, "acked by alice/phone in 1.5 s"},
 		{"nobody there", []string{storedForBob}, exitOK, "stored: bob is not connected; it is delivered at the next login"},
 		{"no answer in time", []string{sentToPhone}, exitWaiting, "no ACK from alice/phone yet: SENT after 1 attempt;"},
@@ -181,6 +181,9 @@ func TestPushTellsTheOutcome(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			g := newFakeGateway(t)
 			g.message = test.message
+			if len(test.message) == 1 && test.message[0] == ackedByPhone {
+				g.push = `{"status":"accepted","complete":true,"waited_ms":2.31}`
+			}
 			r := command(t, "", "push", "--api", g.URL, "--user", "alice", "--timeout", "300ms", "--id", "m1", "hello")
 			r.want(t, test.code, "m1\n", test.text)
 		})

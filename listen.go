@@ -240,7 +240,7 @@ func payloadText(payload []byte) string {
 func (p *printer) connected(s client.SessionInfo) {
 	waiting := ""
 	if s.Backlog > 0 {
-		waiting = fmt.Sprintf(", %d stored messages are coming", s.Backlog)
+		waiting = fmt.Sprintf(", %d stored %s coming", s.Backlog, plural(int(min(s.Backlog, 2)), "message is", "messages are"))
 	}
 	fmt.Fprintf(p.term.err, "connected to %s as %s/%s%s\n", s.Addr, s.User, s.Device, waiting)
 }

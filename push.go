@@ -167,15 +167,15 @@ const (
 )
 
 // outcome pushes, and returns how the message stands when every delivery has ended, when only deliveries to absent devices are
-// left, or when the time is over. took is how long the push took when it brought the outcome along.
+// left, or when the time is over. took is how long it took when the push itself brought the outcome along, else 0.
 func (p *pushCommand) outcome(ctx context.Context, body *pushBody) (reply *pushReply, m *messageReply, took time.Duration, err error) {
 	started := time.Now()
 	reply = &pushReply{}
 	if err := p.call(ctx, http.MethodPost, "/v1/push", body, reply); err != nil {
 		return nil, nil, 0, err
 	}
-	if took = time.Since(started); took >= firstLook || reply.Status == "duplicate" {
-		took = 0 // the outcome is older, or younger, than the answer: the gateway's own times tell it better
+	if reply.Complete && reply.Status != "duplicate" {
+		took = time.Duration(reply.WaitedMs * float64(time.Millisecond)) // finer than the times of the message
 	}
 	wait := time.Duration(0)
 	for {
@@ -208,7 +208,9 @@ func (f *apiFlags) message(ctx context.Context, id string, wait time.Duration) (
 
 // pushReply is the part of the answer of POST /v1/push that the message itself does not tell.
 type pushReply struct {
-	Status     string `json:"status"` // accepted, duplicate, partial
+	Status     string  `json:"status"`    // accepted, duplicate, partial
+	Complete   bool    `json:"complete"`  // every delivery has ended
+	WaitedMs   float64 `json:"waited_ms"` // how long that took
 	Deliveries []struct {
 		User           string    `json:"user"`
 		Error          *apiError `json:"error"`
@@ -280,7 +282,7 @@ func (m *messageReply) settled() bool {
 	return !slices.ContainsFunc(m.Deliveries, func(d deliveryReply) bool { return !d.ended() && !d.waitsForLogin() })
 }
 
-// outcome is one line about one delivery. took is the time measured from here; 0: the gateway's own times are used.
+// outcome is one line about one delivery. took is how long the push waited for it; 0: the times of the delivery are used.
 func (d *deliveryReply) outcome(took time.Duration) string {
 	switch {
 	case d.State == stateAcked:
