@@ -26,6 +26,7 @@ type outbox struct {
 	spare    []byte // the other buffer, when nobody writes
 	writing  bool
 	last     bool // nothing comes behind what is there: end the write side
+	idle     chan struct{} // closed when the writer at work is done; nil: nobody waits for it
 	err      error
 	appended uint64 // bytes ever put in
 	written  uint64 // bytes the socket took
@@ -100,10 +101,30 @@ func (o *outbox) flush() {
 		}
 	}
 	o.writing = false
+	if o.idle != nil {
+		close(o.idle)
+		o.idle = nil
+	}
 	last := o.last && o.err == nil
 	o.mu.Unlock()
 	if half, ok := o.nc.(interface{ CloseWrite() error }); ok && last {
 		half.CloseWrite() // an error shows at the reader
+	}
+}
+
+// flushAndWait is flush that also waits for a writer that is at it already, as long as the write deadline lets it.
+func (o *outbox) flushAndWait() {
+	o.flush()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for o.writing {
+		if o.idle == nil {
+			o.idle = make(chan struct{})
+		}
+		idle := o.idle
+		o.mu.Unlock()
+		<-idle
+		o.mu.Lock()
 	}
 }
 

@@ -349,6 +349,6 @@ func (s *session) sayClose(err error) {
 	}
 	s.nc.SetWriteDeadline(time.Now().Add(lingerMax))
 	s.out.unlock(codec.AppendClose(s.out.lock(), &codec.Close{Code: ce.Code, Reason: cleanReason(ce.Reason)}))
-	s.out.flush()
+	s.out.flushAndWait()
 	s.nc.Close()
 }
