@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -26,13 +27,23 @@ type goFile struct {
 	pkg   string // its directory
 	test  bool
 	lines int
+	text  string
 	set   *token.FileSet
 	ast   *ast.File
 }
 
-// goFiles parses every Go file of the tree.
+// goFiles returns every Go file of the tree, parsed.
 func goFiles(t *testing.T) []goFile {
 	t.Helper()
+	files, err := parseTree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// parseTree parses the tree once for all tests: it is slow under the race detector.
+var parseTree = sync.OnceValues(func() ([]goFile, error) {
 	var files []goFile
 	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -55,15 +66,12 @@ func goFiles(t *testing.T) []goFile {
 		}
 		files = append(files, goFile{
 			path: path, pkg: filepath.ToSlash(filepath.Dir(path)), test: strings.HasSuffix(path, "_test.go"),
-			lines: bytes.Count(source, []byte("\n")), set: set, ast: parsed,
+			lines: bytes.Count(source, []byte("\n")), text: string(source), set: set, ast: parsed,
 		})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
+	return files, err
+})
 
 func TestFilesAndFunctionsFitTheirLimits(t *testing.T) {
 	for _, f := range goFiles(t) {
@@ -239,11 +247,7 @@ func TestDocumentedNamesExist(t *testing.T) {
 		if f.test {
 			continue
 		}
-		source, err := os.ReadFile(f.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		code.Write(source)
+		code.WriteString(f.text)
 	}
 	config := newConfig()
 	metric := regexp.MustCompile(`holdfast_[a-z_]+[a-z]`)
