@@ -52,7 +52,6 @@ func (t *Table) Add(s Session, a Add) (h Handle, number uint64, r AddResult) {
 		refSeq: a.Ref.Seq, refSlot: a.Ref.Slot, bytes: bytes, addedMs: a.NowMs, sentMs: a.NowMs,
 		attempts: clampAttempts(a.Attempts), live: a.Live, status: a.Status, flags: a.Flags,
 	}
-	sh.records.changed(e)
 	sh.byStatus[a.Status]++
 	sh.numbers.push(x, e.number, slot)
 	x.numberNext++
