@@ -195,7 +195,7 @@ func TestReadsAreNotStarvedByProducers(t *testing.T) {
 	}
 	close(stop)
 	<-stopped
-	if worst > time.Second {
+	if worst > patience/2 { // starved it would wait as long as the producer runs
 		t.Fatalf("a PING took %s", worst)
 	}
 	t.Logf("worst PING %s", worst)

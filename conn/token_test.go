@@ -8,6 +8,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,66 +67,85 @@ func publicPEM(t *testing.T, key any) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 }
 
+// tokenCase is one login by token and what becomes of it.
+type tokenCase struct {
+	token, user, device string
+	capabilities        uint64
+	code                codec.Code
+	want                Identity // ExpireAtMs 0: an hour and the leeway from now
+}
+
+// tokenNow is what the clock says in the token tests.
+func tokenNow() time.Time { return time.Unix(1_800_000_000, 0) }
+
+// payload is that of a good token, with fields replaced, or taken out by nil.
+func payload(more ...any) jwt.MapClaims {
+	c := jwt.MapClaims{"sub": "alice", "exp": tokenNow().Add(time.Hour).Unix()}
+	for i := 0; i < len(more); i += 2 {
+		if more[i+1] == nil {
+			delete(c, more[i].(string))
+		} else {
+			c[more[i].(string)] = more[i+1]
+		}
+	}
+	return c
+}
+
+func goodTokens(t *testing.T, k *keys) map[string]tokenCase {
+	ed := func(c jwt.MapClaims) string { return sign(t, jwt.SigningMethodEdDSA, k.ed, c) }
+	return map[string]tokenCase{
+		"hs256":             {token: sign(t, jwt.SigningMethodHS256, k.secret, payload()), device: "phone", want: Identity{User: "alice", Device: "phone"}},
+		"rs256":             {token: sign(t, jwt.SigningMethodRS256, k.rsa, payload()), device: "phone", want: Identity{User: "alice", Device: "phone"}},
+		"eddsa":             {token: ed(payload()), user: "alice", device: "phone", want: Identity{User: "alice", Device: "phone"}},
+		"device in token":   {token: ed(payload("dev", "tab")), want: Identity{User: "alice", Device: "tab"}},
+		"same device twice": {token: ed(payload("dev", "tab")), device: "tab", want: Identity{User: "alice", Device: "tab"}},
+		"publisher":         {token: ed(payload("role", "publisher")), want: Identity{User: "alice", Publisher: true}},
+		"client role":       {token: ed(payload("role", "client")), device: "d", want: Identity{User: "alice", Device: "d"}},
+		"within leeway":     {token: ed(payload("exp", tokenNow().Unix()-3)), device: "d", want: Identity{User: "alice", Device: "d", ExpireAtMs: (tokenNow().Unix() + 2) * 1000}},
+	}
+}
+
+func wrongTokens(t *testing.T, k *keys) map[string]tokenCase {
+	ed := func(c jwt.MapClaims) string { return sign(t, jwt.SigningMethodEdDSA, k.ed, c) }
+	valid := ed(payload())
+	parts := strings.Split(valid, ".")
+	return map[string]tokenCase{
+		"expired":              {token: ed(payload("exp", tokenNow().Unix()-60)), device: "d", code: codec.CodeTokenExpired},
+		"expired and forged":   {token: sign(t, jwt.SigningMethodEdDSA, k.foreign, payload("exp", tokenNow().Unix()-60)), device: "d", code: codec.CodeUnauthorized},
+		"not yet":              {token: ed(payload("nbf", tokenNow().Unix()+60)), device: "d", code: codec.CodeUnauthorized},
+		"no exp":               {token: ed(payload("exp", nil)), device: "d", code: codec.CodeUnauthorized},
+		"no sub":               {token: ed(payload("sub", nil)), device: "d", code: codec.CodeUnauthorized},
+		"bad sub":              {token: ed(payload("sub", "a\nb")), device: "d", code: codec.CodeBadField},
+		"no device":            {token: valid, code: codec.CodeBadField},
+		"other user":           {token: valid, user: "bob", device: "d", code: codec.CodeForbidden},
+		"other device":         {token: ed(payload("dev", "tab")), device: "phone", code: codec.CodeForbidden},
+		"client would publish": {token: valid, device: "d", capabilities: codec.CapPublisher, code: codec.CodeForbidden},
+		"unknown role":         {token: ed(payload("role", "admin")), device: "d", code: codec.CodeForbidden},
+		"role of another type": {token: ed(payload("role", 7)), device: "d", code: codec.CodeUnauthorized},
+		"no token":             {user: "alice", device: "d", code: codec.CodeUnauthorized},
+		"garbage":              {token: "a.b.c", device: "d", code: codec.CodeUnauthorized},
+		"foreign key":          {token: sign(t, jwt.SigningMethodEdDSA, k.foreign, payload()), device: "d", code: codec.CodeUnauthorized},
+		"signature cut":        {token: parts[0] + "." + parts[1] + ".", device: "d", code: codec.CodeUnauthorized},
+		"none":                 {token: sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, payload()), device: "d", code: codec.CodeUnauthorized},
+		"es256":                {token: sign(t, jwt.SigningMethodES256, k.ecdsa, payload()), device: "d", code: codec.CodeUnauthorized},
+		"hs384 with secret":    {token: sign(t, jwt.SigningMethodHS384, k.secret, payload()), device: "d", code: codec.CodeUnauthorized},
+		"public key as secret": {token: sign(t, jwt.SigningMethodHS256, publicPEM(t, &k.rsa.PublicKey), payload()), device: "d", code: codec.CodeUnauthorized},
+		"ed public as secret":  {token: sign(t, jwt.SigningMethodHS256, []byte(k.edPub), payload()), device: "d", code: codec.CodeUnauthorized},
+	}
+}
+
 func TestTokens(t *testing.T) {
 	k := makeKeys(t)
-	now := time.Unix(1_800_000_000, 0)
 	auth, err := NewJWT(JWTConfig{
 		Keys: []Key{{"", HS256, k.secret}, {"r1", RS256, &k.rsa.PublicKey}, {"", EdDSA, k.edPub}},
-		Now:  func() time.Time { return now },
+		Now:  func() time.Time { return tokenNow() },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := func(more ...any) jwt.MapClaims {
-		c := jwt.MapClaims{"sub": "alice", "exp": now.Add(time.Hour).Unix()}
-		for i := 0; i < len(more); i += 2 {
-			if more[i+1] == nil {
-				delete(c, more[i].(string))
-			} else {
-				c[more[i].(string)] = more[i+1]
-			}
-		}
-		return c
-	}
-	ed := func(c jwt.MapClaims) string { return sign(t, jwt.SigningMethodEdDSA, k.ed, c) }
-	valid := ed(good())
-	parts := strings.Split(valid, ".")
-	for name, c := range map[string]struct {
-		token, user, device string
-		capabilities        uint64
-		code                codec.Code
-		want                Identity
-	}{
-		"hs256":                {token: sign(t, jwt.SigningMethodHS256, k.secret, good()), device: "phone", want: Identity{User: "alice", Device: "phone"}},
-		"rs256":                {token: sign(t, jwt.SigningMethodRS256, k.rsa, good()), device: "phone", want: Identity{User: "alice", Device: "phone"}},
-		"eddsa":                {token: valid, user: "alice", device: "phone", want: Identity{User: "alice", Device: "phone"}},
-		"device in token":      {token: ed(good("dev", "tab")), want: Identity{User: "alice", Device: "tab"}},
-		"same device twice":    {token: ed(good("dev", "tab")), device: "tab", want: Identity{User: "alice", Device: "tab"}},
-		"publisher":            {token: ed(good("role", "publisher")), want: Identity{User: "alice", Publisher: true}},
-		"client role":          {token: ed(good("role", "client")), device: "d", want: Identity{User: "alice", Device: "d"}},
-		"within leeway":        {token: ed(good("exp", now.Unix()-3)), device: "d", want: Identity{User: "alice", Device: "d", ExpireAtMs: (now.Unix() + 2) * 1000}},
-		"expired":              {token: ed(good("exp", now.Unix()-60)), device: "d", code: codec.CodeTokenExpired},
-		"expired and forged":   {token: sign(t, jwt.SigningMethodEdDSA, k.foreign, good("exp", now.Unix()-60)), device: "d", code: codec.CodeUnauthorized},
-		"not yet":              {token: ed(good("nbf", now.Unix()+60)), device: "d", code: codec.CodeUnauthorized},
-		"no exp":               {token: ed(good("exp", nil)), device: "d", code: codec.CodeUnauthorized},
-		"no sub":               {token: ed(good("sub", nil)), device: "d", code: codec.CodeUnauthorized},
-		"bad sub":              {token: ed(good("sub", "a\nb")), device: "d", code: codec.CodeBadField},
-		"no device":            {token: valid, code: codec.CodeBadField},
-		"other user":           {token: valid, user: "bob", device: "d", code: codec.CodeForbidden},
-		"other device":         {token: ed(good("dev", "tab")), device: "phone", code: codec.CodeForbidden},
-		"client would publish": {token: valid, device: "d", capabilities: codec.CapPublisher, code: codec.CodeForbidden},
-		"unknown role":         {token: ed(good("role", "admin")), device: "d", code: codec.CodeForbidden},
-		"role of another type": {token: ed(good("role", 7)), device: "d", code: codec.CodeUnauthorized},
-		"no token":             {user: "alice", device: "d", code: codec.CodeUnauthorized},
-		"garbage":              {token: "a.b.c", device: "d", code: codec.CodeUnauthorized},
-		"foreign key":          {token: sign(t, jwt.SigningMethodEdDSA, k.foreign, good()), device: "d", code: codec.CodeUnauthorized},
-		"signature cut":        {token: parts[0] + "." + parts[1] + ".", device: "d", code: codec.CodeUnauthorized},
-		"none":                 {token: sign(t, jwt.SigningMethodNone, jwt.UnsafeAllowNoneSignatureType, good()), device: "d", code: codec.CodeUnauthorized},
-		"es256":                {token: sign(t, jwt.SigningMethodES256, k.ecdsa, good()), device: "d", code: codec.CodeUnauthorized},
-		"hs384 with secret":    {token: sign(t, jwt.SigningMethodHS384, k.secret, good()), device: "d", code: codec.CodeUnauthorized},
-		"public key as secret": {token: sign(t, jwt.SigningMethodHS256, publicPEM(t, &k.rsa.PublicKey), good()), device: "d", code: codec.CodeUnauthorized},
-		"ed public as secret":  {token: sign(t, jwt.SigningMethodHS256, []byte(k.edPub), good()), device: "d", code: codec.CodeUnauthorized},
-	} {
+	cases := goodTokens(t, &k)
+	maps.Copy(cases, wrongTokens(t, &k))
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			id, code, text := auth.Authenticate(&codec.Connect{
 				Token: []byte(c.token), User: []byte(c.user), Device: []byte(c.device), Capabilities: c.capabilities})
@@ -136,7 +156,7 @@ func TestTokens(t *testing.T) {
 				return
 			}
 			if c.want.ExpireAtMs == 0 {
-				c.want.ExpireAtMs = now.Add(time.Hour + 5*time.Second).UnixMilli()
+				c.want.ExpireAtMs = tokenNow().Add(time.Hour + 5*time.Second).UnixMilli()
 			}
 			if id != c.want {
 				t.Fatalf("identity %+v, want %+v", id, c.want)
