@@ -309,6 +309,19 @@ func (m *model) take(h Handle) {
 	m.check(ok && got == e.Entry && wake == x.wake(), "Take gave %+v, %t, %t, want %+v", got, wake, ok, e.Entry)
 }
 
+// retract takes the latest Add back: its number is given out again, and the message is as if it had never been added.
+func (m *model) retract(h Handle) {
+	x, e := m.holder(h)
+	got := m.table.Retract(h)
+	if e == nil || e.Number != x.next-1 {
+		m.check(!got, "Retract of an entry that is not the latest")
+		return
+	}
+	m.check(got, "Retract of the latest entry")
+	m.remove(x, e)
+	x.next--
+}
+
 func (m *model) evict(x *modelSession) {
 	got := m.table.Evict(x.s, nil)
 	m.check(len(got) == len(x.entries), "Evict gave %d entries, want %d", len(got), len(x.entries))

@@ -138,17 +138,8 @@ func (c *contest) login(r *rand.Rand) {
 	}
 }
 
-func TestEveryEntryIsWonExactlyOnceHoweverManyRaceForIt(t *testing.T) {
-	const messages = 15_000
-	c := &contest{
-		t: t, table: NewTable(Config{UserResendMax: 40, UserParkedMax: 10}, 1),
-		l: &ledger{won: make([]atomic.Int32, messages)}, expired: make(chan Expired, 1024),
-	}
-	c.nowMs.Store(1)
-	for k := range c.sessions {
-		s := c.table.Open(Open{UserHash: uint64(k % 3), Window: Window{MsgsMax: 32, BytesMax: 1 << 20}})
-		c.sessions[k].Store(&s)
-	}
+// run lets everybody at the table until all messages are registered.
+func (c *contest) run() {
 	var next atomic.Int64
 	var publishers, others sync.WaitGroup
 	stop := make(chan struct{})
@@ -198,7 +189,20 @@ func TestEveryEntryIsWonExactlyOnceHoweverManyRaceForIt(t *testing.T) {
 	publishers.Wait()
 	close(stop)
 	others.Wait()
+}
 
+func TestEveryEntryIsWonExactlyOnceHoweverManyRaceForIt(t *testing.T) {
+	const messages = 15_000
+	c := &contest{
+		t: t, table: NewTable(Config{UserResendMax: 40, UserParkedMax: 10}, 1),
+		l: &ledger{won: make([]atomic.Int32, messages)}, expired: make(chan Expired, 1024),
+	}
+	c.nowMs.Store(1)
+	for k := range c.sessions {
+		s := c.table.Open(Open{UserHash: uint64(k % 3), Window: Window{MsgsMax: 32, BytesMax: 1 << 20}})
+		c.sessions[k].Store(&s)
+	}
+	c.run()
 	c.table.Check()
 	for k := range c.sessions {
 		for _, e := range c.table.Evict(*c.sessions[k].Load(), nil) {
