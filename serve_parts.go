@@ -25,7 +25,8 @@ func (c *Config) storeConfig(log *slog.Logger) store.Config {
 		Dir: s.Dir, Sync: mode, SyncInterval: s.SyncInterval, CommitDelay: s.CommitDelay, SegmentBytes: int64(s.SegmentBytes),
 		QueueMessagesMax: s.QueueMessagesMax, QueueBytesMax: int64(s.QueueBytesMax), StorageBytesMax: int64(s.BytesMax),
 		DeadLettersMax: s.DeadLettersMax, DedupWindow: s.DedupWindow, DedupMax: s.DedupEntriesMax,
-		DeviceRetention: s.DeviceRetention, Log: log,
+		DeviceRetention: s.DeviceRetention, DevicesPerUserMax: s.DevicesPerUser, QueuesMax: s.QueuesMax,
+		PendingBytesMax: int(s.PendingBytesMax), Log: log,
 	}
 }
 
@@ -33,7 +34,7 @@ func (c *Config) deliveryConfig(node string) delivery.Config {
 	d := delivery.DefaultConfig()
 	d.Node = node
 	d.AckTimeout, d.WindowMsgs, d.WindowBytes = c.Ack.Timeout, c.Ack.WindowMessages, int(c.Ack.WindowBytes)
-	d.UserResendMax, d.UserParkedMax = c.Ack.UserUnackedMax, c.Ack.UserUnackedMax
+	d.UserResendMax, d.UserParkedMax = c.Ack.UserUnackedMax, c.Ack.UserParkedMax
 	d.LiveAttemptsMax, d.LifeAttemptsMax = c.Retry.LiveAttemptsMax, c.Retry.LifeAttemptsMax
 	if c.Retry.AfterLast == "dead" {
 		d.AfterLast = delivery.AfterLastDead
@@ -43,11 +44,15 @@ func (c *Config) deliveryConfig(node string) delivery.Config {
 		panic(fmt.Sprintf("retry.preset %q passed its check", c.Retry.Preset))
 	}
 	d.Backoff = backoff
-	d.RetryBudgetShare, d.RetryBudgetFloor = c.Retry.BudgetShare, int(c.Retry.BudgetFloor)
+	d.RetryBudgetShare, d.RetryBudgetFloor = c.Retry.BudgetShare, c.Retry.BudgetFloor
 	d.PaceUserPerSecond, d.PaceNodePerSecond = c.Backlog.UserRate, c.Backlog.NodeRate
 	d.PayloadBytesMax, d.FrameBytesMax = int(c.Message.PayloadMax), int(c.TCP.FrameMax)
 	d.Retention, d.NackDelayMax, d.ExtendMax = c.Message.TTLMax, c.Message.NackDelayMax, c.Message.ExtendMax
-	d.StuckClose = c.TCP.StuckClose
+	d.StuckClose, d.PublishWindow = c.TCP.StuckClose, c.TCP.PublishWindow
+	if c.Delivery.Lanes > 0 {
+		d.Lanes = c.Delivery.Lanes
+	}
+	d.LaneItemsMax, d.LaneBytesMax = c.Delivery.LaneMessagesMax, int(c.Delivery.LaneBytesMax)
 	d.LoginsPerMinute, d.LoginBurst = float64(c.Login.DevicePerMinute), c.Login.DeviceBurst
 	return d
 }
