@@ -103,16 +103,15 @@ func (p *fakePeer) pushes() (list []codec.Push) {
 
 // harness drives one engine with manual time, without a goroutine.
 type harness struct {
-	t       testing.TB
-	store   *fakeStore
-	core    *core
-	e       *Engine
-	rand    *rand.Rand
-	now     Now
-	ticks   int64
-	settles int
-	fired   []ack.Expired
-	sweep   sweepScratch
+	t              testing.TB
+	store          *fakeStore
+	core           *core
+	e              *Engine
+	rand           *rand.Rand
+	now            Now
+	settles        int
+	fired, entries []ack.Expired
+	sweep          sweepScratch
 }
 
 func testConfig() Config {
@@ -151,27 +150,45 @@ func (h *harness) settle() {
 	}
 }
 
-// advance lets time pass in steps of the tick, with timeouts, lane ticks and sweeps as the dispatcher makes them.
+// advance lets time pass, with timeouts, lane ticks and sweeps as the dispatcher makes them. Moments at which nothing can happen
+// are skipped.
 func (h *harness) advance(d time.Duration) {
 	for end := h.now.MonoMs + d.Milliseconds(); h.now.MonoMs < end; {
-		step := min(10, end-h.now.MonoMs)
+		step := h.nextMs(end) - h.now.MonoMs
 		h.now.MonoMs += step
 		h.now.WallMs += step
-		h.ticks++
 		h.fired = h.core.table.Expire(h.now.MonoMs, h.fired[:0], 10_000)
 		for i := range h.fired {
 			h.e.Fired(&h.fired[i], h.now)
 		}
-		if h.ticks%10 == 0 {
+		if h.now.MonoMs%100 == 0 {
 			h.e.Tick(h.now)
 		}
-		if h.ticks%100 == 0 {
+		if h.now.MonoMs%1000 == 0 {
 			h.core.sweep(&h.sweep, 1000, h.now, func(o overdue) { h.e.Expire(o, h.now) })
 		}
 		for h.e.Turn(h.now) {
 		}
 	}
 	h.settle()
+}
+
+// nextMs is the next moment at which anything can happen.
+func (h *harness) nextMs(end int64) int64 {
+	now := h.now.MonoMs
+	next := min(end, (now/1000+1)*1000)
+	if h.e.Ticking() {
+		next = min(next, (now/100+1)*100)
+	}
+	for _, l := range h.e.links {
+		h.entries = h.core.table.Entries(l.session, h.entries[:0])
+		for i := range h.entries {
+			if x := &h.entries[i].Entry; x.Armed {
+				next = min(next, max(x.DeadlineMs, now+10))
+			}
+		}
+	}
+	return next
 }
 
 // login opens a connection for user/device.
