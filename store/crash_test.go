@@ -67,7 +67,7 @@ func childWriter(l *Local, w int, say func(string, ...any)) {
 func TestNothingAnsweredIsLostByKill9(t *testing.T) {
 	dir := t.TempDir()
 	put, ended := map[string]bool{}, map[string]bool{}
-	for round := range 12 {
+	for round := range 10 {
 		child := exec.Command(os.Args[0])
 		child.Env = append(os.Environ(), childEnv+"="+dir)
 		child.Stderr = os.Stderr

@@ -114,7 +114,11 @@ func (l *Local) Close() error {
 // disk. What the kernel did with the pages is then unknown, so the process should stop and recover by starting again.
 func (l *Local) Failed() <-chan error { return l.fatal }
 
-func (l *Local) hash(messageID []byte) uint64 {
+// hash is the keyed hash of a message id. Messages without one must not all stand in one place of the index.
+func (l *Local) hash(messageID []byte, seq uint64) uint64 {
+	if len(messageID) == 0 {
+		return mix(seq)
+	}
 	var d xxhash.Digest
 	d.ResetWithSeed(l.seed)
 	_, _ = d.Write(messageID)
@@ -131,7 +135,6 @@ func (l *Local) Append(q delivery.QueueID, command []byte, m delivery.Meta, w de
 	case m.Priority > codec.PriorityBulk:
 		return delivery.Ref{}, codec.ResultBadField
 	}
-	mid := l.hash(m.MessageID)
 	l.mu.Lock()
 	if r := l.admit(q, len(command), m.Priority); r != codec.ResultAccepted {
 		l.count.refused[r]++
@@ -140,6 +143,7 @@ func (l *Local) Append(q delivery.QueueID, command []byte, m delivery.Meta, w de
 	}
 	d := &l.reg.queues[q]
 	l.seq++
+	mid := l.hash(m.MessageID, l.seq)
 	slot, e := l.slab.alloc(expireSeconds(m.ExpireAtMs))
 	b := l.open
 	off := len(b.buf)

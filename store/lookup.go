@@ -7,7 +7,7 @@ import (
 
 // Find implements delivery.Lookup. It takes the lock in short turns.
 func (l *Local) Find(messageID string) []delivery.Record {
-	mid := l.hash([]byte(messageID))
+	mid := l.hash([]byte(messageID), 0)
 	var records []delivery.Record
 	var refs []delivery.Ref
 	const turn = 32

@@ -66,7 +66,7 @@ func (l *Local) moveFrame(g *segment, frame []byte, off int64) bool {
 	if !parsePut(frame, &p) {
 		return false
 	}
-	mid := l.hash(p.message)
+	mid := l.hash(p.message, p.seq)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	user, ok := l.reg.names[string(p.user)]

@@ -5,13 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"time"
 
-	"holdfast/codec"
 	"holdfast/delivery"
 )
 
@@ -47,6 +45,9 @@ func (l *Local) start() error {
 	c.dead = int64(len(l.dead.slots))
 	c.live = int64(l.slab.used) - c.dead
 	c.accepted = c.live + c.dead
+	if l.slab.used > chunkSlots {
+		debug.FreeOSMemory() // what only recovery needed
+	}
 	l.cfg.Log.Info("the store is open", "dir", l.cfg.Dir, "messages", c.live, "deadLetters", c.dead, "queues", l.reg.used,
 		"remembered", l.ended.len(), "segments", len(l.segs.order), "damaged", c.damaged, "took", time.Since(began).Round(time.Millisecond))
 	return nil
@@ -94,60 +95,6 @@ func (l *Local) walk(file *os.File, num uint64, size int64, window []byte, f fun
 	}
 }
 
-// loadDevices reads the devices file, cuts a torn tail, and leaves it open for writing.
-func (l *Local) loadDevices() error {
-	path := filepath.Join(l.cfg.Dir, devicesName)
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		var size int
-		if f, size, err = l.createFile(path, devicesNum); err != nil {
-			return err
-		}
-		l.devices = devicesFile{f: f, path: path, size: int64(size)}
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("store: opening the devices: %w", err)
-	}
-	l.devices = devicesFile{f: f, path: path}
-	st, err := f.Stat()
-	if err != nil {
-		return fmt.Errorf("store: opening the devices: %w", err)
-	}
-	end, err := l.walk(f, devicesNum, st.Size(), nil, func(frame []byte, _ int64) { l.loadDevice(frame) })
-	if err != nil {
-		return err
-	}
-	if end < st.Size() {
-		l.cfg.Log.Warn("the devices file had a torn tail", "file", path, "from", end, "to", st.Size())
-		if err := l.cfg.files.truncate(f, end); err != nil {
-			return fmt.Errorf("store: cutting the devices file: %w", err)
-		}
-	}
-	l.devices.size = end
-	return l.devices.compact(l)
-}
-
-func (l *Local) loadDevice(frame []byte) {
-	user, device, flags, seenMs, ok := parseDevice(frame)
-	if !ok {
-		return
-	}
-	u, d := l.reg.name(user), l.reg.name(device)
-	q := l.reg.find(u, d)
-	switch {
-	case flags&deviceGone != 0:
-		if q != 0 {
-			l.reg.forget(q)
-		}
-		return
-	case q == 0:
-		q = l.reg.add(u, d)
-	}
-	e := &l.reg.queues[q]
-	e.seenMs, e.notedMs, e.heir = seenMs, seenMs, flags&deviceHeir != 0
-}
-
 // loadSegments reads the log and returns the number of the segment to go on with.
 func (l *Local) loadSegments() (next uint64, err error) {
 	nums, err := numbered(l.cfg.Dir, "", segmentSuffix)
@@ -168,6 +115,9 @@ func (l *Local) loadSegments() (next uint64, err error) {
 	for i, num := range nums {
 		if err := rec.segment(num, i == len(nums)-1); err != nil {
 			return 0, err
+		}
+		if i == 0 {
+			rec.bySeq.reserve(l.slab.used * len(nums)) // as many as in the first one in each
 		}
 	}
 	rec.build()
@@ -264,7 +214,10 @@ func (r *recovery) frame(g *segment, frame []byte, off int64) {
 }
 
 func (r *recovery) find(seq uint64) (found uint32) {
-	r.l.seq = max(r.l.seq, seq)
+	if seq > r.l.seq {
+		r.l.seq = seq // higher than all before: nothing to look for, the common case of a put
+		return 0
+	}
 	r.bySeq.each(mix(seq), func(slot uint32) bool {
 		if r.l.slab.at(slot).seq == seq {
 			found = slot
@@ -280,7 +233,7 @@ func (r *recovery) put(g *segment, p *put, off int64, size int) {
 	var e *entry
 	if slot == 0 {
 		slot, e = l.slab.alloc(expireSeconds(p.expireMs))
-		e.seq, e.mid = p.seq, l.hash(p.message)
+		e.seq, e.mid = p.seq, l.hash(p.message, p.seq)
 		e.queue, e.acceptedMs = r.queue(p), uint32(p.acceptedMs)
 		e.lenFlags = uint32(size) | uint32(p.class)<<classShift
 		r.bySeq.insert(slot)
@@ -366,6 +319,8 @@ func (r *recovery) build() {
 			}
 		}
 	}
+	r.bySeq = table{} // its memory serves the index
+	l.index.reserve(len(slots))
 	bySeq := func(a, b uint32) int { return cmp.Compare(l.slab.at(a).seq, l.slab.at(b).seq) }
 	if !slices.IsSortedFunc(slots, bySeq) {
 		slices.SortFunc(slots, bySeq)
@@ -388,49 +343,4 @@ func (r *recovery) build() {
 			l.reg.forget(q)
 		}
 	}
-}
-
-// loadEnded reads the journal of ended into memory.
-func (l *Local) loadEnded() error {
-	nums, err := numbered(l.cfg.Dir, endedPrefix, "")
-	if err != nil {
-		return err
-	}
-	sinceMs := time.Now().Add(-l.cfg.DedupWindow).UnixMilli()
-	window := make([]byte, 0, scanWindowBytes)
-	for _, num := range nums {
-		g := &endedFile{num: num, path: endedPath(l.cfg.Dir, num)}
-		f, err := os.Open(g.path)
-		if err != nil {
-			return fmt.Errorf("store: opening the journal of ended: %w", err)
-		}
-		st, err := f.Stat()
-		if err == nil {
-			g.size = st.Size()
-			_, err = l.walk(f, endedNum+num, g.size, window, func(frame []byte, _ int64) { l.loadEnd(g, frame, sinceMs) })
-		}
-		if err = errors.Join(err, f.Close()); err != nil {
-			return fmt.Errorf("store: reading the journal of ended: %w", err)
-		}
-		l.count.fileBytes += g.size
-		l.journal.files = append(l.journal.files, g)
-	}
-	l.count.fileBytes += l.devices.size
-	return nil
-}
-
-func (l *Local) loadEnd(g *endedFile, frame []byte, sinceMs int64) {
-	var e endedEntry
-	user, device, ok := parseEnded(frame, &e)
-	if !ok {
-		return
-	}
-	g.count++
-	g.lastMs = max(g.lastMs, e.endedMs)
-	l.seq = max(l.seq, e.seq)
-	if e.endedMs < sinceMs || e.priority > codec.PriorityBulk {
-		return
-	}
-	e.user, e.device = l.reg.name(user), l.reg.name(device)
-	l.ended.push(e)
 }

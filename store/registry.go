@@ -212,7 +212,7 @@ func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, 
 	case len(messageID) > codec.MessageIDBytesMax:
 		return dst, false, codec.ResultBadMessageID
 	}
-	mid := l.hash(messageID)
+	mid := l.hash(messageID, 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := &l.reg

@@ -185,6 +185,21 @@ func (t *table) insert(slot uint32) {
 	p.n++
 }
 
+// reserve makes room for n slots, so that filling the table grows nothing.
+func (t *table) reserve(n int) {
+	const spread = 1.2 // parts do not fill alike
+	each := float64(n) / tableParts * spread * 4 / 3
+	cells := cellsMin
+	for float64(cells) < each {
+		cells *= 2
+	}
+	for i := range t.parts {
+		if p := &t.parts[i]; len(p.cells) < cells {
+			t.resize(p, cells)
+		}
+	}
+}
+
 func (p *tablePart) place(h uint64, slot uint32) {
 	mask := uint32(len(p.cells) - 1)
 	i := uint32(h) & mask
