@@ -57,6 +57,7 @@ type nowhere struct{ header http.Header }
 
 func (w *nowhere) Header() http.Header         { return w.header }
 func (w *nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (w *nowhere) Flush()                      {}
 func (w *nowhere) WriteHeader(status int) {
 	if status != http.StatusOK {
 		panic(status)
@@ -145,4 +146,19 @@ func TestDecodingABatchDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(100, decode); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
+}
+
+// BenchmarkStream is one message of an NDJSON stream, without sockets.
+func BenchmarkStream(b *testing.B) {
+	s := benchServer(b)
+	body := batchBody(10_000)
+	body = bytes.ReplaceAll(body[1:len(body)-1], []byte("},{"), []byte("}\n{"))
+	b.ReportAllocs()
+	start := cpuTime()
+	for b.Loop() {
+		req := httptest.NewRequest("POST", "/v1/push", bytes.NewReader(body))
+		req.Header.Set("Content-Type", "application/x-ndjson")
+		s.Handler().ServeHTTP(&nowhere{http.Header{}}, req)
+	}
+	b.ReportMetric(float64(cpuTime()-start)/float64(b.N*10_000), "cpu-ns/msg")
 }

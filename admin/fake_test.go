@@ -31,6 +31,8 @@ type fakeNode struct {
 	nowMs    int64
 }
 
+var _ Inspector = (*delivery.Dispatcher)(nil)
+
 type pushedItem struct {
 	codec.PublishItem
 	batch int

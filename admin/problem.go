@@ -29,7 +29,7 @@ const (
 type problem struct {
 	code  string
 	field string // the field or parameter that is wrong; empty: none in particular
-	text  string // what is wrong and what to do about it
+	text  string // what is wrong and what to do about it; read behind "field: "
 }
 
 // codecName is the stable name of a result.
@@ -135,8 +135,10 @@ func appendProblem(dst []byte, p problem) []byte {
 	dst = append(dst, `{"code":`...)
 	dst = appendString(dst, p.code)
 	dst = append(dst, `,"message":`...)
-	dst = appendString(dst, p.text)
-	if p.field != "" {
+	if p.field == "" {
+		dst = appendString(dst, p.text)
+	} else { // a message that is shown alone has to make sense
+		dst = appendString(dst, p.field+": "+p.text)
 		dst = append(dst, `,"field":`...)
 		dst = appendString(dst, p.field)
 	}

@@ -30,6 +30,7 @@ type stream struct {
 	// Owned by the reader.
 	body     io.Reader
 	current  *pushRequest // bytes read, not pushed yet
+	want     int          // bytes to have room for at the next read
 	index    int          // lines with something on them, so far
 	skipping bool         // inside a line that is too long
 
@@ -52,7 +53,7 @@ const streamReadBytes = 64 << 10
 func (s *Server) pushStream(w http.ResponseWriter, req *http.Request, o waitOptions) {
 	st := &stream{
 		server: s, control: http.NewResponseController(w), options: o, ctx: req.Context(), body: req.Body,
-		groups: make(chan *group, s.config.GroupsMax), slots: make(chan struct{}, s.config.GroupsMax), stopped: make(chan struct{}), current: s.requests.get(),
+		groups: make(chan *group, s.config.GroupsMax), slots: make(chan struct{}, s.config.GroupsMax), stopped: make(chan struct{}), current: s.requests.get(), want: readBytesMin,
 	}
 	defer func() { s.release(st.current) }()
 	_ = st.control.EnableFullDuplex() // HTTP/2 always is
@@ -118,8 +119,10 @@ var errMemory = errors.New("body memory is used up")
 // fill reads what the client sent, at least a byte.
 func (st *stream) fill() error {
 	r := st.current
-	if !r.grow(&st.server.bodies, max(readBytesMin, min(streamReadBytes, 2*len(r.body)))) {
-		return errMemory
+	if cap(r.body)-len(r.body) < st.want/2 || r.charged == 0 {
+		if !r.grow(&st.server.bodies, st.want) {
+			return errMemory
+		}
 	}
 	// The deadline first, then the reasons to stop: whoever sets one of them interrupts afterwards.
 	_ = st.control.SetReadDeadline(time.Now().Add(st.server.config.IdleTimeout))
@@ -128,6 +131,9 @@ func (st *stream) fill() error {
 	}
 	n, err := st.body.Read(r.body[len(r.body):cap(r.body)])
 	r.body = r.body[:len(r.body)+n]
+	if len(r.body) == cap(r.body) {
+		st.want = min(2*st.want, streamReadBytes) // small reads for a publisher of single lines, large ones for one in a hurry
+	}
 	if n > 0 && err == io.EOF {
 		return nil // it comes again
 	}
@@ -185,7 +191,7 @@ func (st *stream) hand(g *group, rest []byte) problem {
 		return problem{}
 	}
 	next := s.requests.get()
-	if !next.grow(&s.bodies, len(rest)+readBytesMin) {
+	if !next.grow(&s.bodies, len(rest)+st.want) {
 		s.requests.put(next)
 		g.push.batch.Release()
 		return problem{code: codec.ResultOverloaded.String(), text: overloadText}
