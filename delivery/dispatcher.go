@@ -23,6 +23,10 @@ type Dispatcher struct {
 	lanes []*lane
 	start time.Time // origin of the monotonic milliseconds
 
+	// wallMs is what to add to them for Unix time. It starts right and follows the system's clock at one percent: when that is
+	// stepped by an hour, no message expires an hour early and the dedup window does not move either.
+	wallMs atomic.Int64
+
 	draining atomic.Bool
 	stop     chan struct{} // closed by Close: ticker and sweeper end
 	closing  sync.Once
@@ -56,6 +60,7 @@ func NewDispatcher(c Config, s Store, set *metrics.Set, log *slog.Logger) (*Disp
 		log: log, start: time.Now(), stop: make(chan struct{}),
 		publishers: make(map[*Link]struct{}),
 	}
+	d.wallMs.Store(d.start.UnixMilli() - 1)
 	d.core = newCore(c, s, set, d.now().MonoMs)
 	for i := range c.Lanes {
 		l := newLane(d, newEngine(d.core, rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))))
@@ -90,8 +95,14 @@ func (d *Dispatcher) Close() {
 
 // now reads both clocks.
 func (d *Dispatcher) now() Now {
-	t := time.Now()
-	return Now{MonoMs: t.Sub(d.start).Milliseconds() + 1, WallMs: t.UnixMilli()}
+	mono := time.Since(d.start).Milliseconds() + 1
+	return Now{MonoMs: mono, WallMs: mono + d.wallMs.Load()}
+}
+
+// followClock moves our Unix time by at most a millisecond towards the system's. Called every 100 ms, by the ticker.
+func (d *Dispatcher) followClock(systemMs int64) {
+	ahead := systemMs - d.now().WallMs
+	d.wallMs.Add(max(-1, min(ahead, 1)))
 }
 
 // laneOf is the lane of a user. A shard of the table belongs to one lane as a whole, so that timeouts find it by shard.
@@ -121,6 +132,7 @@ func (d *Dispatcher) tick() {
 			}
 		}
 		if n%laneTickEvery == 0 {
+			d.followClock(time.Now().UnixMilli())
 			for _, l := range d.lanes {
 				l.wantTick()
 			}

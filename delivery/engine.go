@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 
 	"holdfast/ack"
@@ -142,6 +143,7 @@ func (e *Engine) lookStuck(l *Link, now Now) {
 		e.enqueue(l)
 	case now.MonoMs-l.stuckMs >= e.core.config.StuckClose.Milliseconds():
 		e.core.count.slowClosed.Inc()
+		l.checkMs = math.MaxInt64 // once
 		l.peer.Close(codec.CodeSlowConsumer, "neither bytes taken nor messages acknowledged", 0)
 	}
 }

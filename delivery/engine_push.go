@@ -93,10 +93,13 @@ func (e *Engine) send(l *Link, cmd *Command, item *Item, fromBacklog bool, now N
 		Ref: fromRef(item.Ref), Bytes: cmd.size(), Attempts: int(item.Attempts),
 		Status: move(uint8(from), StatusSent), DeadlineMs: now.MonoMs + c.ackTimeoutMs, NowMs: now.MonoMs,
 	})
-	if r != ack.AddOK {
-		if r == ack.AddTableFull {
-			l.retryMs = now.MonoMs + storeRetryMs
-		}
+	switch r {
+	case ack.AddOK:
+	case ack.AddTableFull:
+		l.retryMs = now.MonoMs + storeRetryMs
+		return sendBlocked
+	default:
+		l.trialMs = now.MonoMs + c.ackTimeoutMs // matters to a stalled link only: its full window is no reason to look all the time
 		return sendBlocked
 	}
 	p := cmd.push()
