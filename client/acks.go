@@ -2,6 +2,7 @@ package client
 
 import (
 	"strings"
+	"time"
 
 	"holdfast/codec"
 )
@@ -135,7 +136,7 @@ func (c *Client) flushIfDue() {
 	if !c.timerArmed {
 		c.timerArmed = true
 		if c.timer == nil {
-			c.timer = newTimer(c.o.AckDelay, c.ackTimer)
+			c.timer = time.AfterFunc(c.o.AckDelay, c.ackTimer)
 		} else {
 			c.timer.Reset(c.o.AckDelay)
 		}

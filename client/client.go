@@ -270,6 +270,3 @@ func (c *Client) warn(doing string, err error) {
 		c.o.Events.Warning(fmt.Errorf("%s: %w", doing, err))
 	}
 }
-
-// newTimer is time.AfterFunc; its own function so that the lock order of its callback is plain to see: it takes mu.
-func newTimer(d time.Duration, f func()) *time.Timer { return time.AfterFunc(d, f) }

@@ -25,7 +25,7 @@ type outbox struct {
 	buf      []byte // not yet given to the socket
 	spare    []byte // the other buffer, when nobody writes
 	writing  bool
-	last     bool // nothing comes behind what is there: end the write side
+	last     bool          // nothing comes behind what is there: end the write side
 	idle     chan struct{} // closed when the writer at work is done; nil: nobody waits for it
 	err      error
 	appended uint64 // bytes ever put in
@@ -108,7 +108,7 @@ func (o *outbox) flush() {
 	last := o.last && o.err == nil
 	o.mu.Unlock()
 	if half, ok := o.nc.(interface{ CloseWrite() error }); ok && last {
-		half.CloseWrite() // an error shows at the reader
+		_ = half.CloseWrite() // an error shows at the reader
 	}
 }
 
