@@ -82,7 +82,7 @@ func (c *Config) check() error {
 // checkAck covers what is in flight, retried and limited.
 func (c *Config) checkAck(k *checker) {
 	k.between("ack.timeout", c.Ack.Timeout, 100*time.Millisecond, time.Hour)
-	k.count("ack.window_messages", c.Ack.WindowMessages, 1, 65536)
+	k.count("ack.window_messages", c.Ack.WindowMessages, 1, 4096)
 	k.size("ack.window_bytes", c.Ack.WindowBytes, 1<<10, 1<<30)
 	k.count("ack.user_unacked_max", c.Ack.UserUnackedMax, 1, 1<<20)
 	k.count("ack.user_parked_max", c.Ack.UserParkedMax, 1, 1<<20)
@@ -91,7 +91,7 @@ func (c *Config) checkAck(k *checker) {
 	k.that(c.Ack.WindowBytes >= c.Message.PayloadMax,
 		"ack.window_bytes (%s) must hold one message of message.payload_max (%s)", c.Ack.WindowBytes, c.Message.PayloadMax)
 
-	k.count("retry.live_attempts_max", c.Retry.LiveAttemptsMax, 1, 1000)
+	k.count("retry.live_attempts_max", c.Retry.LiveAttemptsMax, 1, 255)
 	k.count("retry.life_attempts_max", c.Retry.LifeAttemptsMax, 1, 10000)
 	k.that(c.Retry.LiveAttemptsMax <= c.Retry.LifeAttemptsMax,
 		"retry.live_attempts_max (%d) must not be above retry.life_attempts_max (%d)", c.Retry.LiveAttemptsMax, c.Retry.LifeAttemptsMax)

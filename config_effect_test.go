@@ -20,7 +20,7 @@ func partConfigs(c *Config) string {
 // withoutLog drops what prints as an address, which is no setting.
 func withoutLog(config any) string {
 	var kept []string
-	for _, field := range strings.Fields(fmt.Sprintf("%+v", config)) {
+	for field := range strings.FieldsSeq(fmt.Sprintf("%+v", config)) {
 		if !strings.HasPrefix(field, "Log:") {
 			kept = append(kept, field)
 		}
