@@ -89,7 +89,7 @@ func DefaultConfig() Config {
 // Validate names the first relation that does not hold.
 func (c *Config) Validate() error {
 	if err := c.Backoff.Validate(); err != nil {
-		return fmt.Errorf("Backoff: %w", err)
+		return fmt.Errorf("setting Backoff: %w", err)
 	}
 	names := codec.MessageIDBytesMax + codec.TypeBytesMax + codec.ConversationBytesMax
 	checks := []struct {
@@ -123,7 +123,7 @@ func (c *Config) Validate() error {
 	}
 	for _, check := range checks {
 		if !check.holds {
-			return fmt.Errorf("%s", check.text)
+			return fmt.Errorf("setting %s", check.text)
 		}
 	}
 	return nil

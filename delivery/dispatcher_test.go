@@ -25,7 +25,6 @@ type client struct {
 	once sync.Once
 	inc  chan codec.Push
 	code atomic.Uint32
-	ids  map[string]int // owned by the reader of inc
 }
 
 func newClient(d *Dispatcher, user, device string, ack bool) *client {
@@ -186,8 +185,8 @@ func TestDispatcherDeliversToManyUsersEachOnce(t *testing.T) {
 		next := make(map[string]int)
 		for range each * publishers {
 			var uu, p, i int
-			fmt.Sscanf(string((<-c.inc).MessageID), "m%d-%d-%d", &uu, &p, &i)
-			if uu != u || next[fmt.Sprint(p)] != i {
+			_, err := fmt.Sscanf(string((<-c.inc).MessageID), "m%d-%d-%d", &uu, &p, &i)
+			if err != nil || uu != u || next[fmt.Sprint(p)] != i {
 				t.Fatalf("user%d: message %d of publisher %d of user%d, want %d", u, i, p, uu, next[fmt.Sprint(p)])
 			}
 			next[fmt.Sprint(p)]++

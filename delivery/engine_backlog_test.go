@@ -199,6 +199,15 @@ func TestUnreadableStoredCommandIsADeadLetterAndBlocksNobody(t *testing.T) {
 	h.wantStatus("m2", "DEAD_LETTER undecodable")
 }
 
+func TestMessageOfAnotherUserInAQueueIsNeverSent(t *testing.T) {
+	h := newHarness(t, nil)
+	h.pushMany("alice", 1, 2)
+	h.store.items[0].command = AppendCommand(nil, &Command{User: []byte("bob"), MessageID: []byte("m1"), ExpireAtMs: 1 << 60})
+	_, p := h.login("alice/phone")
+	h.wantPushes(p, "m2")
+	h.wantStatus("m1", "DEAD_LETTER undecodable")
+}
+
 func TestEveryDeviceGetsItsOwnDelivery(t *testing.T) {
 	h := newHarness(t, nil)
 	a, pa := h.login("alice/phone")

@@ -142,7 +142,7 @@ func (e *Engine) retire(l *Link, now Now) {
 	entries := e.core.table.Evict(l.session, e.entries[:0])
 	e.entries = entries
 	silent := state.LastAckMs == 0
-	alone := silent && state.InFlight == 1
+	alone := silent && state.InFlight == 1 && l.hold&(holdStuck|holdOutbox) == 0
 	confirmedMax := l.ackedMax.Load()
 	for i := range entries {
 		entry := &entries[i]

@@ -68,8 +68,9 @@ func (e *Engine) Delay(l *Link, ref Ref, dueMs int64, now Now) {
 	case ack.ParkKept:
 		l.delayed = append(l.delayed, delayed{ref: ref, dueMs: dueMs})
 		e.tend(l)
-	case ack.ParkRemoved:
+	case ack.ParkRemoved: // the store has it, for the next login
 		e.core.count.parkedLimit.Inc()
+	case ack.ParkLost:
 	}
 	e.freed(l, wake)
 }

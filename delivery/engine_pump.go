@@ -118,16 +118,14 @@ func (e *Engine) pauseUntil(l *Link, untilMs int64) {
 	e.tend(l)
 }
 
-// sendStored sends one message read from the store.
+// sendStored sends one message read from the store. What cannot be this queue's is not sent to anybody: a damaged file must neither
+// leak a message nor stop the node.
 func (e *Engine) sendStored(l *Link, class codec.Priority, item *Item, now Now) sendResult {
 	var cmd Command
-	if err := DecodeCommand(item.Command, &cmd); err != nil || cmd.Priority != class {
+	if err := DecodeCommand(item.Command, &cmd); err != nil || cmd.Priority != class || string(cmd.User) != l.user {
 		e.core.endOne(Ending{Ref: item.Ref, Status: StatusDead, Attempts: item.Attempts, Reason: ReasonUndecodable}, now)
 		l.cursor[class] = item.Ref.Seq
 		return sendEnded
-	}
-	if string(cmd.User) != l.user {
-		panic("a message of another user is in the queue of " + l.user)
 	}
 	return e.send(l, &cmd, item, true, now)
 }

@@ -31,12 +31,12 @@ func TestPushToAConnectedDeviceIsSentAtOnceAndEndsWithItsAck(t *testing.T) {
 // Further 15: what is published for a device that is away arrives at its next login, after a restart too.
 func TestFurther15OfflineMessagesArriveAtLoginInOrder(t *testing.T) {
 	h := newHarness(t, nil)
-	l, p := h.login("alice/phone")
+	l, _ := h.login("alice/phone")
 	h.gone(l)
 	h.pushMany("alice", 1, 5)
 	h.wantStatus("m1", "OFFLINE_BUFFERED")
 	h.boot(testConfig())
-	l, p = h.login("alice/phone")
+	l, p := h.login("alice/phone")
 	list := h.wantPushes(p, "m1", "m2", "m3", "m4", "m5")
 	if !list[0].FromBacklog || list[0].Redelivered {
 		t.Fatalf("frame %+v", list[0])

@@ -148,6 +148,7 @@ func (e *Engine) due(l *Link, x *ack.Expired, now Now) {
 	}
 	cmd, item, verdict := e.reread(l, x, now)
 	switch verdict {
+	case readGone:
 	case readLater:
 		e.rearm(x, StatusRetrying, now.MonoMs+storeRetryMs)
 	case readOK:
@@ -161,6 +162,7 @@ func (e *Engine) due(l *Link, x *ack.Expired, now Now) {
 		case ack.RearmUserLimit:
 			e.shelve(l, x, x.Entry.Attempts, x.Entry.Live)
 			e.core.count.parkedLimit.Inc()
+		case ack.RearmLost: // ACKed meanwhile
 		}
 	}
 }

@@ -110,11 +110,11 @@ func TestR18LateAcksEndTheMessage(t *testing.T) {
 
 func TestAckByMessageIDEndsAMessageOfAnEarlierConnection(t *testing.T) {
 	h := newHarness(t, window(1))
-	l, p := h.login("alice/phone")
+	l, _ := h.login("alice/phone")
 	other, _ := h.login("bob/phone")
 	h.pushMany("alice", 1, 3)
 	h.gone(l)
-	l, p = h.login("alice/phone")
+	l, p := h.login("alice/phone")
 	h.wantPushes(p, "m1")
 	ask := func(l *Link, id string) {
 		l.asking.Add(1)

@@ -25,7 +25,7 @@ func TestR4StatusMovesOnlyAlongTheTable(t *testing.T) {
 	}
 	for from := range statusCount {
 		want := make(map[Status]bool)
-		for _, name := range strings.Fields(allowed[from]) {
+		for name := range strings.FieldsSeq(allowed[from]) {
 			to, ok := ParseStatus(name)
 			if !ok {
 				t.Fatalf("no state %q", name)
