@@ -206,7 +206,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	if err == nil {
 		err = c.pub.waitIdle(ctx)
 	}
-	c.Close()
+	_ = c.Close() // always nil
 	return err
 }
 

@@ -91,15 +91,18 @@ func TestCloseFromAHandlerAndFromAnEvent(t *testing.T) {
 	s.quiet(10 * time.Millisecond)
 }
 
-func TestCloseEndsAWaitForTheNextTryAndALogin(t *testing.T) {
-	s, p, c := pair(t, Options{Handler: newRecorder().handle})
+func TestCloseEndsTheWaitForTheNextTry(t *testing.T) {
+	_, p, c := pair(t, Options{Handler: newRecorder().handle})
 	p.close(codec.Close{Code: codec.CodeOverloaded, RetryAfterMs: 3600_000})
 	eventually(t, "disconnected", func() bool { return c.Stats().Disconnects == 1 })
 	c.Close()
 	if !errors.Is(c.Err(), ErrClosed) {
 		t.Error(c.Err())
 	}
-	s, p, c = pair(t, Options{Handler: newRecorder().handle})
+}
+
+func TestCloseEndsALoginUnderWay(t *testing.T) {
+	s, p, c := pair(t, Options{Handler: newRecorder().handle})
 	p.nc.Close()
 	s.accept().connect() // no answer
 	c.Close()

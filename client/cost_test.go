@@ -95,7 +95,9 @@ func TestIdleClientIsOneGoroutineAndAFewKilobytes(t *testing.T) {
 		welcome := codec.AppendWelcome(nil, fakeWelcome())
 		for nc := range s.conns {
 			t.Cleanup(func() { nc.Close() })
-			nc.Write(welcome)
+			if _, err := nc.Write(welcome); err != nil {
+				t.Error(err)
+			}
 		}
 	}()
 	bare := make([]net.Conn, n)

@@ -60,8 +60,7 @@ func OpenDedupFile(path string, max int) (*DedupFile, error) {
 	}
 	f := &DedupFile{path: path, max: max, file: file}
 	if err := f.recover(); err != nil {
-		file.Close()
-		return nil, fmt.Errorf("open dedup file %s: %w", path, err)
+		return nil, fmt.Errorf("open dedup file %s: %w", path, errors.Join(err, file.Close()))
 	}
 	return f, nil
 }
@@ -203,12 +202,13 @@ func (f *DedupFile) compact() error {
 		err = os.Rename(next.Name(), f.path)
 	}
 	if err != nil {
-		next.Close()
-		os.Remove(next.Name())
-		return fmt.Errorf("compact dedup file: %w", err)
+		return fmt.Errorf("compact dedup file: %w", errors.Join(err, next.Close(), os.Remove(next.Name())))
 	}
-	f.file.Close()
+	old := f.file
 	f.file, f.ids, f.size = next, keep, int64(len(data))
+	if err := old.Close(); err != nil {
+		return fmt.Errorf("close the old dedup file: %w", err)
+	}
 	return nil
 }
 

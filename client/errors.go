@@ -63,8 +63,7 @@ func localClose(code codec.Code, reason string) *CloseError {
 
 // protocolError turns a decoder's error into the close that answers it.
 func protocolError(err error) error {
-	var bad *codec.Error
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*codec.Error](err); ok {
 		return localClose(bad.Code, bad.Error())
 	}
 	return localClose(codec.CodeMalformed, err.Error())

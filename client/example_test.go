@@ -113,7 +113,7 @@ func ExampleOpenDedupFile() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	for range 2 { // two runs of the program
 		addr, stop := gateway("only once")
 		seen, err := client.OpenDedupFile(filepath.Join(dir, "seen"), 4096)

@@ -19,9 +19,8 @@ func watch() (Events, chan string) {
 	return Events{
 		Connected: func(s SessionInfo) { ch <- "connected " + s.Node },
 		Disconnected: func(err error, final bool) {
-			var ce *CloseError
 			word := "lost"
-			if errors.As(err, &ce) {
+			if ce, ok := errors.AsType[*CloseError](err); ok {
 				word = ce.Code.String()
 			}
 			ch <- fmt.Sprintf("disconnected %s final=%v", word, final)
