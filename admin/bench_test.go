@@ -119,14 +119,14 @@ func BenchmarkPush(b *testing.B) {
 // BenchmarkDecode is the part of it that reads JSON.
 func BenchmarkDecode(b *testing.B) {
 	body := batchBody(100)
-	r := &pushRequest{body: body}
+	r, l := &pushRequest{body: body}, benchServer(b).limits()
 	batch := &instantBatch{}
 	b.SetBytes(int64(len(body)))
 	b.ReportAllocs()
 	start := cpuTime()
 	for b.Loop() {
 		batch.bytes, batch.ids = batch.bytes[:0], batch.ids[:0]
-		if _, _, p, ok := r.decodeBody(batch, 5000); !ok {
+		if _, _, p, ok := r.decodeBody(batch, l); !ok {
 			b.Fatal(p)
 		}
 	}
@@ -134,11 +134,11 @@ func BenchmarkDecode(b *testing.B) {
 }
 
 func TestDecodingABatchDoesNotAllocate(t *testing.T) {
-	r := &pushRequest{body: batchBody(100)}
+	r, l := &pushRequest{body: batchBody(100)}, benchServer(t).limits()
 	batch := &instantBatch{}
 	decode := func() {
 		batch.bytes, batch.ids = batch.bytes[:0], batch.ids[:0]
-		if _, _, p, ok := r.decodeBody(batch, 5000); !ok {
+		if _, _, p, ok := r.decodeBody(batch, l); !ok {
 			t.Fatal(p)
 		}
 	}

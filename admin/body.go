@@ -47,9 +47,14 @@ func (r *pushRequest) grow(m *memory, n int) bool {
 
 // release gives the request's memory back.
 func (s *Server) release(r *pushRequest) {
-	s.bodies.give(r.charged)
-	r.charged = 0
+	s.bodies.give(r.charged + r.copies)
+	r.charged, r.copies = 0, 0
 	s.requests.put(r)
+}
+
+// limits is what one request may come to: copies as many bytes as four of the largest bodies.
+func (s *Server) limits() *limits {
+	return &limits{items: s.config.ItemsMax, copies: 4 * int64(s.config.BodyBytesMax), memory: &s.bodies}
 }
 
 const (

@@ -24,7 +24,17 @@ func TestMain(m *testing.M) {
 			text, err := io.ReadAll(body)
 			return string(text), err
 		})
+	var err error
+	if loaded.doc, loaded.router, err = contract(); err != nil {
+		panic(err)
+	}
 	goleak.VerifyTestMain(m)
+}
+
+// loaded is the document, read once: reading it takes longer than most tests. Set by TestMain.
+var loaded struct {
+	doc    *openapi3.T
+	router routers.Router
 }
 
 // rig is a server on a loopback port with a fake node behind it. Every exchange made with it is held against openapi.yaml.
@@ -40,18 +50,14 @@ type rig struct {
 }
 
 // contract loads the document as a client would.
-func contract(t testing.TB) (*openapi3.T, routers.Router) {
-	t.Helper()
+func contract() (*openapi3.T, routers.Router, error) {
 	doc, err := openapi3.NewLoader().LoadFromData(document)
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	doc.Servers = nil // any host
 	router, err := gorillamux.NewRouter(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return doc, router
+	return doc, router, err
 }
 
 func newRig(t testing.TB, change ...func(*Config, *Parts)) *rig {
@@ -70,7 +76,7 @@ func newRig(t testing.TB, change ...func(*Config, *Parts)) *rig {
 	if err := r.server.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r.doc, r.router = contract(t)
+	r.doc, r.router = loaded.doc, loaded.router
 	r.url = "http://" + r.server.Addr().String()
 	transport := &http.Transport{}
 	r.client = &http.Client{Transport: transport}
@@ -179,14 +185,14 @@ func (r *rig) checkLine(text string) {
 }
 
 func TestDocumentIsValidOpenAPI(t *testing.T) {
-	doc, _ := contract(t)
+	doc := loaded.doc
 	if err := doc.Validate(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestEveryRouteIsInTheDocumentAndTheOtherWayRound(t *testing.T) {
-	doc, _ := contract(t)
+	doc := loaded.doc
 	served := map[string]bool{}
 	for _, rt := range new(Server).routes() {
 		served[rt.method+" "+rt.path] = true

@@ -24,7 +24,7 @@ func FuzzPushBody(f *testing.F) {
 		node := newFakeNode()
 		b := node.NewBatch(func() {}).(*fakeBatch)
 		r := &pushRequest{body: append([]byte(nil), body...)}
-		single, _, p, ok := r.decodeBody(b, 100)
+		single, _, p, ok := r.decodeBody(b, &limits{100, 1 << 20, &memory{max: 1 << 20}})
 		if ok != (p.code == "") {
 			t.Fatalf("ok %v with problem %+v", ok, p)
 		}

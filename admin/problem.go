@@ -22,7 +22,6 @@ const (
 	codeBodyTimeout      = "body_timeout"
 	codeTimeout          = "timeout"
 	codeAlreadyEnded     = "already_ended"
-	codeInternal         = "internal"
 )
 
 // problem is what an error reply carries. The zero problem is none.
@@ -108,8 +107,6 @@ func (p problem) status() int {
 		return http.StatusRequestTimeout
 	case codeTimeout:
 		return http.StatusGatewayTimeout
-	case codeInternal:
-		return http.StatusInternalServerError
 	}
 	return http.StatusBadRequest
 }

@@ -69,7 +69,7 @@ func (s *Server) pushBody(w http.ResponseWriter, req *http.Request, o waitOption
 		return
 	}
 	push := s.newPending()
-	single, fields, p, ok := r.decodeBody(push.batch, s.config.ItemsMax)
+	single, fields, p, ok := r.decodeBody(push.batch, s.limits())
 	if !ok {
 		push.batch.Release()
 		s.count(tally{refused: 1})

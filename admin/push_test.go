@@ -240,6 +240,28 @@ func TestPushLimits(t *testing.T) {
 	}
 }
 
+func TestPushLimitsWhatAShortBodyCanGrowTo(t *testing.T) {
+	users := strings.Repeat(`"u",`, 100) + `"u"`
+	body := `{"users":[` + users + `],"text":"` + strings.Repeat("x", 400) + `"}`
+	r := newRig(t, func(c *Config, _ *Parts) { c.BodyBytesMax, c.LineBytesMax = 10_000, 10_000 })
+	wantProblem(t, r.post(body), 413, "too_many_items", "users")
+	if got := lines(t, r.do("POST", "/v1/push", "application/x-ndjson", body).body); got[0].String() != "0 refused too_many_items users" {
+		t.Errorf("got %v", got)
+	}
+	r = newRig(t, func(c *Config, _ *Parts) { c.BodyBytesMax, c.LineBytesMax, c.BodyMemoryMax = 20_000, 20_000, 40_000 })
+	wantProblem(t, r.post(body), 429, "overloaded", "")
+	if got := lines(t, r.do("POST", "/v1/push", "application/x-ndjson", body).body); got[0].String() != "0 refused overloaded" {
+		t.Errorf("got %v", got)
+	}
+	if used := r.server.bodies.used.Load(); used != 0 || len(r.node.pushed) != 0 {
+		t.Errorf("%d bytes stay charged, %d messages were pushed", used, len(r.node.pushed))
+	}
+	r = newRig(t)
+	if got := r.post(body); got.status != 200 || r.server.bodies.used.Load() != 0 {
+		t.Error(got, r.server.bodies.used.Load())
+	}
+}
+
 func TestPushRefusesWhenBodiesFillTheirMemory(t *testing.T) {
 	r := newRig(t, func(c *Config, _ *Parts) { c.BodyBytesMax, c.LineBytesMax, c.BodyMemoryMax = 1000, 1000, 8<<10 })
 	if !r.server.bodies.take(8 << 10) {

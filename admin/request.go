@@ -20,7 +20,15 @@ type pushRequest struct {
 	ids     []byte   // message ids made here
 	out     []byte   // the reply
 	added   int      // messages in the batch
-	charged int64    // bytes of the server's body memory
+	charged int64    // bytes of the server's body memory that the body takes
+	copies  int64    // and that copies for the users of one item take
+}
+
+// limits is what one request, or one line of a stream, may come to.
+type limits struct {
+	items  int     // messages: items times users
+	copies int64   // bytes that items with several users are copied to: a short body can ask for a lot
+	memory *memory // what the copies are charged to
 }
 
 // entry is one item of the request: what became of decoding it, and where its messages are in the batch.
@@ -69,7 +77,7 @@ func (r *pushRequest) clear() {
 // decodeBody reads a whole JSON body into b: one object or an array. single: it was an object, with its own wait options.
 // A problem is about the request as a whole, and nothing of it is to be pushed; what is wrong with one item of an array is in its
 // entry.
-func (r *pushRequest) decodeBody(b Batch, itemsMax int) (single bool, o waitOptions, p problem, ok bool) {
+func (r *pushRequest) decodeBody(b Batch, l *limits) (single bool, o waitOptions, p problem, ok bool) {
 	r.clear()
 	r.scan.reset(r.body)
 	s := &r.scan
@@ -82,7 +90,7 @@ func (r *pushRequest) decodeBody(b Batch, itemsMax int) (single bool, o waitOpti
 			return true, o, p, false
 		}
 		o = waitOptions{r.item.wait, r.item.waitTimeout}
-		p, ok = r.add(b, itemsMax)
+		p, ok = r.add(b, l)
 		return true, o, p, ok
 	}
 	s.i++
@@ -90,7 +98,7 @@ func (r *pushRequest) decodeBody(b Batch, itemsMax int) (single bool, o waitOpti
 		if !first && !s.expect(',', "or ']' after an item") {
 			return false, o, badJSON(s), false
 		}
-		if p, ok = r.element(b, itemsMax); !ok {
+		if p, ok = r.element(b, l); !ok {
 			return false, o, p, false
 		}
 	}
@@ -101,14 +109,14 @@ func (r *pushRequest) decodeBody(b Batch, itemsMax int) (single bool, o waitOpti
 }
 
 // element reads one item of an array. Only what makes the rest of the text unreadable is a problem of the request.
-func (r *pushRequest) element(b Batch, itemsMax int) (problem, bool) {
+func (r *pushRequest) element(b Batch, l *limits) (problem, bool) {
 	s := &r.scan
 	s.space()
 	start := s.i
 	p, ok := r.item.decode(s)
 	if ok {
 		if r.item.given&(fieldWait|fieldTimeout) == 0 {
-			return r.add(b, itemsMax)
+			return r.add(b, l)
 		}
 		p, _ = refuse(codec.ResultBadField, "wait", "belongs to the whole batch: use the query parameters wait and timeout")
 	}
@@ -120,15 +128,15 @@ func (r *pushRequest) element(b Batch, itemsMax int) (problem, bool) {
 	if !s.value(depthMax) {
 		return badJSON(s), false
 	}
-	if len(r.entries) >= itemsMax {
-		return tooManyItems(itemsMax), false
+	if len(r.entries) >= l.items {
+		return tooManyItems(l.items), false
 	}
 	r.entries = append(r.entries, entry{problem: p})
 	return problem{}, true
 }
 
 // decodeLine reads one line of a stream. What is wrong with it is in its entry: the next line starts afresh.
-func (r *pushRequest) decodeLine(b Batch, line []byte, itemsMax int) {
+func (r *pushRequest) decodeLine(b Batch, line []byte, l *limits) {
 	s := &r.scan
 	s.b, s.i, s.fault = line, 0, "" // scratch holds what earlier lines of the group put there
 	p, ok := r.item.decode(s)
@@ -137,8 +145,10 @@ func (r *pushRequest) decodeLine(b Batch, line []byte, itemsMax int) {
 		p, ok = badJSON(s), false
 	case ok && r.item.given&(fieldWait|fieldTimeout) != 0:
 		p, ok = refuse(codec.ResultBadField, "wait", "belongs to the whole stream: use the query parameters wait and timeout")
-	case ok && len(r.item.users) > itemsMax:
-		p, ok = tooManyItems(itemsMax), false
+	case ok && len(r.item.users) > l.items:
+		p, ok = tooManyItems(l.items), false
+	case ok:
+		p, ok = r.fits(l)
 	}
 	if !ok {
 		r.entries = append(r.entries, entry{problem: p})
@@ -148,11 +158,33 @@ func (r *pushRequest) decodeLine(b Batch, line []byte, itemsMax int) {
 }
 
 // add puts the current item into the batch unless that makes it too many.
-func (r *pushRequest) add(b Batch, itemsMax int) (problem, bool) {
-	if len(r.entries) >= itemsMax || r.added+len(r.item.users) > itemsMax {
-		return tooManyItems(itemsMax), false
+func (r *pushRequest) add(b Batch, l *limits) (problem, bool) {
+	if len(r.entries) >= l.items || r.added+len(r.item.users) > l.items {
+		return tooManyItems(l.items), false
+	}
+	if p, ok := r.fits(l); !ok {
+		return p, false
 	}
 	r.put(b)
+	return problem{}, true
+}
+
+// fits charges what the users of the current item make of it, beyond the body it came in.
+func (r *pushRequest) fits(l *limits) (problem, bool) {
+	it := &r.item
+	if len(it.users) == 1 {
+		return problem{}, true
+	}
+	each := len(it.Payload) + len(it.Type) + len(it.Conversation) + len(it.Device) + codec.MessageIDBytesMax
+	n := int64(each) * int64(len(it.users))
+	if n > l.copies {
+		return problem{code: codeTooManyItems, field: "users", text: "users times payload comes to more than " +
+			strconv.FormatInt(l.copies, 10) + " bytes: name fewer users at a time, with the same message_id"}, false
+	}
+	if !l.memory.take(n) {
+		return problem{code: codec.ResultOverloaded.String(), text: overloadText}, false
+	}
+	r.copies += n
 	return problem{}, true
 }
 

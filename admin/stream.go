@@ -22,6 +22,7 @@ type stream struct {
 	server  *Server
 	control *http.ResponseController
 	options waitOptions
+	limits  *limits // of one line
 	ctx     context.Context
 	groups  chan *group
 	slots   chan struct{} // one for each group on its way: taken before it is pushed, given back when it is answered
@@ -47,12 +48,15 @@ type group struct {
 	fatal   problem
 }
 
-const streamReadBytes = 64 << 10
+const (
+	streamReadBytes = 64 << 10
+	groupCopiesMax  = 1 << 20 // a group with this many bytes of copies takes no more lines
+)
 
 // pushStream answers an NDJSON push line by line, in order.
 func (s *Server) pushStream(w http.ResponseWriter, req *http.Request, o waitOptions) {
 	st := &stream{
-		server: s, control: http.NewResponseController(w), options: o, ctx: req.Context(), body: req.Body,
+		server: s, control: http.NewResponseController(w), options: o, limits: s.limits(), ctx: req.Context(), body: req.Body,
 		groups: make(chan *group, s.config.GroupsMax), slots: make(chan struct{}, s.config.GroupsMax), stopped: make(chan struct{}), current: s.requests.get(), want: readBytesMin,
 	}
 	defer func() { s.release(st.current) }()
@@ -150,7 +154,7 @@ func (st *stream) pushLines(last bool) (p problem, more bool) {
 	g := &group{request: r, push: s.newPending(), first: st.index, atMs: time.Now().UnixMilli()}
 	r.clear()
 	rest := r.body
-	for len(rest) > 0 && len(r.entries) < s.config.GroupItemsMax && r.added < s.config.GroupItemsMax {
+	for len(rest) > 0 && len(r.entries) < s.config.GroupItemsMax && r.added < s.config.GroupItemsMax && r.copies < groupCopiesMax {
 		line, after, whole := cutLine(rest)
 		if !whole && !last && len(rest) <= s.config.LineBytesMax && !st.skipping {
 			break
@@ -179,7 +183,7 @@ func (st *stream) take(g *group, line []byte, whole bool) {
 			text: "a line has at most " + strconv.Itoa(limit) + " bytes"}})
 		return
 	}
-	g.request.decodeLine(g.push.batch, line, st.server.config.ItemsMax)
+	g.request.decodeLine(g.push.batch, line, st.limits)
 }
 
 // hand gives a group to the dispatcher and to the writer, and starts the next one with the bytes that are left.

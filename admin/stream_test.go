@@ -300,3 +300,24 @@ func TestStreamOfNothingIsAnsweredWithNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestStreamWhoseAnswersAreNotReadIsCut(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *Parts) { c.WriteTimeout = 50 * time.Millisecond })
+	c := r.raw(t, "POST /v1/push HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n")
+	chunk := strings.Repeat("{\"user\":\"u\",\"ack\":false}\n", 1000)
+	chunk = fmt.Sprintf("%x\r\n%s\r\n", len(chunk), chunk)
+	var err error
+	for range 10_000 { // until our own writes are refused: nobody reads them any more
+		if _, err = io.WriteString(c, chunk); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		t.Error("the server went on reading")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := r.node.until(ctx, func() bool { return r.node.released == r.node.made }); err != nil {
+		t.Errorf("%d of %d batches released", r.node.released, r.node.made)
+	}
+}
