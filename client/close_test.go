@@ -121,8 +121,6 @@ func TestShutdownFinishesWhatIsAtHand(t *testing.T) {
 	}})
 	p.write(push(1, "a"), push(2, "b"))
 	receive(t, running)
-	published := publishing(c, t.Context(), batch(1)...)
-	number, _ := p.publish()
 	eventually(t, "both received", func() bool { return c.Stats().Received == 2 })
 	down := make(chan error, 1)
 	go func() { down <- c.Shutdown(t.Context()) }()
@@ -131,6 +129,18 @@ func TestShutdownFinishesWhatIsAtHand(t *testing.T) {
 	eventually(t, "the late one dropped", func() bool { return c.Stats().Dropped == 1 })
 	close(hold)
 	p.acks(2)
+	wantNormalClose(t, p)
+	if err := receive(t, down); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestShutdownWaitsForTheAnswersOfPublishes(t *testing.T) {
+	_, p, c := pair(t, Options{Publisher: true})
+	published := publishing(c, t.Context(), batch(1)...)
+	number, _ := p.publish()
+	down := make(chan error, 1)
+	go func() { down <- c.Shutdown(t.Context()) }()
 	p.silent(20 * time.Millisecond)
 	p.allAccepted(number, 1)
 	wantNormalClose(t, p)

@@ -11,6 +11,9 @@ import (
 	"holdfast/codec"
 )
 
+// errNotPublisher saves the connection: a server ends one that publishes without having logged in as a publisher.
+var errNotPublisher = errors.New("publish: Options.Publisher is not set")
+
 // Outgoing is one message to publish.
 type Outgoing struct {
 	ID           string        // empty: the client makes a random one
@@ -81,9 +84,12 @@ type publisher struct {
 // a message, in order. err is nil when every message was answered (a refusal is an answer), the context's error, or
 // why the client ended; results tells then which ones are not answered.
 //
-// Any number of goroutines may publish at once; their messages share frames. It blocks while Options.PublishQueue
+// The client must have been made with Options.Publisher. Any number of goroutines may publish at once; their messages share frames. It blocks while Options.PublishQueue
 // messages are waiting. The messages are not touched after it has returned.
 func (c *Client) Publish(ctx context.Context, msgs ...Outgoing) (results []Result, err error) {
+	if !c.o.Publisher {
+		return nil, errNotPublisher
+	}
 	if len(msgs) == 0 {
 		return nil, nil
 	}
@@ -112,6 +118,9 @@ func (c *Client) Publish(ctx context.Context, msgs ...Outgoing) (results []Resul
 // bounds only the wait for room in the queue; with an error done is not called. msgs and their payloads belong to the
 // client until done is called.
 func (c *Client) PublishAsync(ctx context.Context, msgs []Outgoing, done func([]Result, error)) error {
+	if !c.o.Publisher {
+		return errNotPublisher
+	}
 	if len(msgs) == 0 {
 		return errors.New("publish: no messages")
 	}

@@ -182,6 +182,30 @@ func TestH1UnansweredMessagesAreSentAgainWithTheSameIDs(t *testing.T) {
 	}
 }
 
+func TestPublishAfterTheEndSaysWhyItEnded(t *testing.T) {
+	_, p, c := pair(t, Options{Publisher: true})
+	p.close(codec.Close{Code: codec.CodeRevoked})
+	receive(t, c.Done())
+	if _, err := c.Publish(t.Context(), batch(1)...); err == nil || !strings.Contains(err.Error(), "revoked") {
+		t.Error(err)
+	}
+}
+
+func TestRolesAreKeptApart(t *testing.T) {
+	_, _, c := pair(t, Options{Handler: newRecorder().handle})
+	if _, err := c.Publish(t.Context(), batch(1)...); !errors.Is(err, errNotPublisher) {
+		t.Error(err)
+	}
+	if err := c.PublishAsync(t.Context(), batch(1), func([]Result, error) {}); !errors.Is(err, errNotPublisher) {
+		t.Error(err)
+	}
+	_, p, _ := pair(t, Options{Publisher: true, NoReconnect: true})
+	p.write(push(1, "m"))
+	if x := wantClose(t, p); x.Code != codec.CodeUnexpectedFrame {
+		t.Errorf("close %s", x.Code)
+	}
+}
+
 func TestPublishWaitsForTheConnection(t *testing.T) {
 	s, p, c := pair(t, Options{Publisher: true})
 	p.nc.Close()

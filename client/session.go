@@ -287,6 +287,9 @@ func (c *Client) readFrames(s *session) error {
 func (c *Client) frame(s *session, f codec.Frame) error {
 	switch f.Type {
 	case codec.TypePush:
+		if c.o.Publisher {
+			return localClose(codec.CodeUnexpectedFrame, "a message for a publisher")
+		}
 		if err := codec.DecodePush(f, &s.push); err != nil {
 			return protocolError(err)
 		}
