@@ -13,8 +13,10 @@ import (
 type batch struct {
 	buf   []byte // frames of puts; from the cut on everything for the segment
 	puts  []pending
-	live  int // puts not elided so far
-	putAt time.Time
+	live  int       // puts not elided so far
+	putAt time.Time // of the first
+
+	joined []joined // repeats that wait for one of the puts
 
 	moveBuf []byte
 	moves   []move
@@ -85,13 +87,22 @@ func (b *batch) lazy() bool {
 	return len(b.ends) > 0 || len(b.notes) > 0 || len(b.ended) > 0 || len(b.device) > 0 || len(b.moves) > 0
 }
 
-// find returns the pending put of seq. Puts stand by rising seq.
-func (b *batch) find(seq uint64) *pending {
+// search returns the pending put of seq, nil when it is not in here. Puts stand by rising seq.
+func (b *batch) search(seq uint64) *pending {
 	i := sort.Search(len(b.puts), func(i int) bool { return b.puts[i].seq >= seq })
 	if i == len(b.puts) || b.puts[i].seq != seq {
-		panic("store: a pending message is in no batch")
+		return nil
 	}
 	return &b.puts[i]
+}
+
+// find is search for one that must be there.
+func (b *batch) find(seq uint64) *pending {
+	p := b.search(seq)
+	if p == nil {
+		panic("store: a pending message is in no batch")
+	}
+	return p
 }
 
 // dropPuts forgets the puts; the buffers stay.

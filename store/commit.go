@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"holdfast/codec"
@@ -77,7 +78,7 @@ func (l *Local) batchDue() (at time.Time, ok bool) {
 		return l.retryAt, true
 	case len(b.buf) >= commitBytes, len(b.moves) > 0:
 		return time.Time{}, true
-	case b.live > 0:
+	case b.live > 0, len(b.joined) > 0:
 		at, ok = b.putAt.Add(l.cfg.CommitDelay), true
 	}
 	if lazy := b.lazyAt.Add(l.cfg.LazyDelay); !b.lazyAt.IsZero() && (!ok || lazy.Before(at)) {
@@ -208,6 +209,7 @@ func (l *Local) finish(b *batch, err error) {
 		r = refusal(err)
 	}
 	tellAll(b, r)
+	tellJoined(b, r)
 	b.reset()
 	l.mu.Lock()
 	l.spare = b
@@ -306,7 +308,8 @@ func (l *Local) writeFailed(err error) {
 	}
 	b := l.open
 	l.drop(b, flagOpen)
-	waiting := append([]pending(nil), b.puts...)
+	waiting := batch{puts: slices.Clone(b.puts), joined: slices.Clone(b.joined)}
+	b.joined = b.joined[:0]
 	b.dropPuts()
 	b.moveBuf, b.moves = b.moveBuf[:0], b.moves[:0]
 	first := !l.full
@@ -319,7 +322,8 @@ func (l *Local) writeFailed(err error) {
 	}
 	failed := l.failed
 	l.mu.Unlock()
-	tellAll(&batch{puts: waiting}, r)
+	tellAll(&waiting, r)
+	tellJoined(&waiting, r)
 	if l.mover != nil {
 		l.mover.failed = true
 	}

@@ -49,6 +49,48 @@ func TestAMessageAckedBeforeItsBatchIsCutIsNeverWritten(t *testing.T) {
 	}
 }
 
+// H3: a repeat is promised nothing that is not durable yet.
+func TestH3ARepeatOfAPendingMessageWaitsWithIt(t *testing.T) {
+	disk := &faultyDisk{}
+	l := open(t, Config{Dir: t.TempDir(), files: disk.files(), CommitDelay: 20 * time.Millisecond, RetryDelay: time.Hour})
+	defer shut(t, l)
+	q := must(t, l, "alice", "")[0]
+	now := time.Now().UnixMilli()
+	push := func(id string, a *answers) delivery.Ref {
+		ref, r := l.Append(q, []byte("x"), delivery.Meta{MessageID: []byte(id), AcceptedMs: now, ExpireAtMs: now + dayMs}, a, 0)
+		if r != codec.ResultAccepted {
+			t.Fatal(r)
+		}
+		return ref
+	}
+	a := newAnswers()
+	push("stored", a)
+	if !l.Join([]byte("alice"), []byte("stored"), a, 1) || a.told(1) {
+		t.Fatal("a repeat of a pending message does not wait")
+	}
+	if r := a.wait(1); r != codec.ResultDuplicate || a.wait(0) != codec.ResultAccepted {
+		t.Fatalf("stored: the repeat was told %d", r)
+	}
+	if l.Join([]byte("alice"), []byte("stored"), a, 2) || l.Join([]byte("bob"), []byte("stored"), a, 2) || l.Join([]byte("alice"), []byte("other"), a, 2) {
+		t.Fatal("something waits for nothing")
+	}
+	a = newAnswers()
+	ref := push("elided", a)
+	l.Join([]byte("alice"), []byte("elided"), a, 1)
+	l.End([]delivery.Ending{{Ref: ref, Status: delivery.StatusAcked}}, now)
+	if r := a.wait(1); r != codec.ResultDuplicate {
+		t.Fatalf("elided: the repeat was told %d", r)
+	}
+	disk.set(func() { disk.full = true })
+	a = newAnswers()
+	push("refused", a)
+	l.Join([]byte("alice"), []byte("refused"), a, 1)
+	if r := a.wait(1); r != codec.ResultStorageFull || a.wait(0) != codec.ResultStorageFull {
+		t.Fatalf("refused: the repeat was told %d", r)
+	}
+	disk.set(func() { disk.full = false })
+}
+
 func TestCopyForwardUnderLoadKeepsReadersAndMessages(t *testing.T) {
 	cfg := Config{Dir: t.TempDir(), SegmentBytes: 32 << 10, StorageBytesMax: 1 << 30, CommitDelay: 50 * time.Microsecond,
 		LazyDelay: time.Millisecond, QueueMessagesMax: 1 << 20, QueueBytesMax: 1 << 30}

@@ -214,7 +214,7 @@ func appendList(dst []byte, kind byte, items []byte, itemBytes int) []byte {
 
 // eachItem calls f for each whole item of a list frame.
 func eachItem(frame []byte, itemBytes int, f func(item []byte)) {
-	for b := frame[frameHeadBytes+7:]; len(b) >= itemBytes; b = b[itemBytes:] {
+	for b := frame[min(len(frame), frameHeadBytes+7):]; len(b) >= itemBytes; b = b[itemBytes:] {
 		f(b[:itemBytes])
 	}
 }
