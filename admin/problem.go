@@ -24,6 +24,18 @@ const (
 	codeAlreadyEnded     = "already_ended"
 )
 
+// errorCodes is every code there is.
+func errorCodes() []string {
+	codes := []string{codeBadJSON, codeBadQuery, codeUnknownField, codeNotFound, codeMethodNotAllowed, codeBodyTooLarge, codeTooManyItems,
+		codeUnsupportedMedia, codeUnauthorized, codeCrossOrigin, codeBodyTimeout, codeTimeout, codeAlreadyEnded}
+	for r := codec.ResultOverloaded; r <= codec.ResultUnknownConv; r++ {
+		if known, ok := codec.ParseResult(r.String()); ok && known == r {
+			codes = append(codes, r.String())
+		}
+	}
+	return codes
+}
+
 // problem is what an error reply carries. The zero problem is none.
 type problem struct {
 	code  string
@@ -148,6 +160,9 @@ func appendProblem(dst []byte, p problem) []byte {
 
 // writeProblem answers a request with an error. extra is appended to the object as it is: empty, or `,"name":value`.
 func writeProblem(w http.ResponseWriter, p problem, extra string) {
+	if r, ok := w.(*recorder); ok {
+		r.code = p.code
+	}
 	if s := p.retryAfterS(); s > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(s))
 	}

@@ -170,6 +170,9 @@ func (s *Server) reply(w http.ResponseWriter, r *pushRequest, b Batch, states []
 			writeProblem(w, problemOf(failed), r.knownID(true))
 			return
 		}
+		if verdict == statusPartial {
+			s.meters.refuse(failed.String())
+		}
 		r.out = r.appendItem(r.out, e, verdict, failed, b, state(0), nowMs, s.config.Retention)
 	} else {
 		r.out = append(r.out, `"results":[`...)
@@ -200,6 +203,12 @@ func (s *Server) appendIndexed(dst []byte, r *pushRequest, i, index int, b Batch
 		verdict, failed = r.verdict(e, b)
 	}
 	t.count(verdict)
+	switch {
+	case e.problem.code != "":
+		s.meters.refuse(e.problem.code)
+	case verdict == statusRefused || verdict == statusPartial:
+		s.meters.refuse(failed.String())
+	}
 	dst = append(dst, `{"index":`...)
 	dst = strconv.AppendInt(dst, int64(index), 10)
 	dst = append(dst, ',')

@@ -209,6 +209,13 @@ func TestH3BatchRefusalsAreToldItemByItem(t *testing.T) {
 			t.Errorf("no %s in the metrics", m)
 		}
 	}
+	r.post(`{"user":"full"}`)
+	metrics = r.get("/metrics").body
+	for _, m := range []string{`{code="queue_full"} 3`, `{code="unknown_field"} 1`, `{code="bad_field"} 2`, `{code="storage_full"} 0`} {
+		if !strings.Contains(metrics, "holdfast_http_refused_total"+m) {
+			t.Errorf("no %s in the metrics", m)
+		}
+	}
 }
 
 func TestBatchThatIsNoJSONPushesNothing(t *testing.T) {

@@ -73,6 +73,7 @@ func handleDocument(w http.ResponseWriter, _ *http.Request) {
 // meters are the metrics of this package, made once: nothing is looked up by name while a request is served.
 type meters struct {
 	accepted, duplicate, partial, refused *metrics.Counter
+	codes                                 map[string]*metrics.Counter // refusals by error code, of requests and of items; not changed after New
 }
 
 func newMeters(set *metrics.Set, s *Server) meters {
@@ -80,7 +81,18 @@ func newMeters(set *metrics.Set, s *Server) meters {
 	item := func(status string) *metrics.Counter {
 		return set.GetOrCreateCounter(`holdfast_http_push_items_total{status="` + status + `"}`)
 	}
-	return meters{item(statusAccepted), item(statusDuplicate), item(statusPartial), item(statusRefused)}
+	m := meters{item(statusAccepted), item(statusDuplicate), item(statusPartial), item(statusRefused), map[string]*metrics.Counter{}}
+	for _, code := range errorCodes() {
+		m.codes[code] = set.GetOrCreateCounter(`holdfast_http_refused_total{code="` + code + `"}`)
+	}
+	return m
+}
+
+// refuse counts one refusal, of a request or of an item.
+func (m *meters) refuse(code string) {
+	if c := m.codes[code]; c != nil {
+		c.Inc()
+	}
 }
 
 // count adds up what a push request came to.

@@ -67,7 +67,7 @@ func New(c Config, p Parts) (*Server, error) {
 	s.http = &http.Server{
 		Handler:           s.handler(),
 		Protocols:         &protocols,
-		ReadHeaderTimeout: c.ReadHeaderLimit,
+		ReadHeaderTimeout: c.ReadHeaderTimeout,
 		IdleTimeout:       c.IdleTimeout,
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug),
@@ -144,7 +144,10 @@ func (s *Server) guard(r route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		started := time.Now()
 		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
-		defer func() { m.observe(rec.status, time.Since(started)) }()
+		defer func() {
+			m.observe(rec.status, time.Since(started))
+			s.meters.refuse(rec.code)
+		}()
 		if r.guarded && !s.authorized(req) {
 			rec.Header().Set("WWW-Authenticate", `Bearer realm="holdfast"`)
 			writeProblem(rec, problem{code: codeUnauthorized, text: "send the token: Authorization: Bearer …"}, "")
@@ -164,10 +167,11 @@ func (s *Server) authorized(req *http.Request) bool {
 	return subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// recorder remembers the status of a reply. It unwraps for http.ResponseController.
+// recorder remembers the status and the error code of a reply. It unwraps for http.ResponseController.
 type recorder struct {
 	http.ResponseWriter
 	status int
+	code   string
 }
 
 func (r *recorder) WriteHeader(status int) {

@@ -170,7 +170,7 @@ func TestBodyThatEndsEarlyIsRefused(t *testing.T) {
 }
 
 func TestHeadThatDoesNotArriveInTimeEndsTheConnection(t *testing.T) {
-	r := newRig(t, func(c *Config, _ *Parts) { c.ReadHeaderLimit = 20 * time.Millisecond })
+	r := newRig(t, func(c *Config, _ *Parts) { c.ReadHeaderTimeout = 20 * time.Millisecond })
 	if _, err := io.ReadAll(r.raw(t, "POST /v1/push HTTP/1.1\r\nHost:")); err != nil {
 		t.Errorf("the connection is still open: %v", err)
 	}

@@ -218,6 +218,7 @@ func (st *stream) write(w http.ResponseWriter) {
 	defer close(st.stopped)
 	for g := range st.groups {
 		if g.fatal.code != "" {
+			st.server.meters.refuse(g.fatal.code)
 			st.send(w, append(appendProblem([]byte(`{"error":`), g.fatal), "}\n"...))
 			continue
 		}

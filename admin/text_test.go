@@ -103,8 +103,10 @@ func TestEveryResultIsExplained(t *testing.T) {
 			t.Errorf("%s: status %d, Retry-After %d, and the wire says retry %v", r, p.status(), p.retryAfterS(), r.Retry())
 		}
 	}
-	for _, code := range []string{codeBadJSON, codeBadQuery, codeUnknownField, codeNotFound, codeMethodNotAllowed, codeBodyTooLarge, codeBodyTimeout,
-		codeTimeout, codeTooManyItems, codeUnsupportedMedia, codeUnauthorized, codeCrossOrigin, codeAlreadyEnded} {
+	if n := len(errorCodes()); n != len(codes) {
+		t.Errorf("%d codes, %d in the document", n, len(codes))
+	}
+	for _, code := range errorCodes() {
 		if !codes[code] {
 			t.Errorf("%s is not in the document", code)
 		}
