@@ -16,6 +16,9 @@ func (l *loop) refuse(s *Session, code codec.Code, reason string) {
 // linger ends the session for the Handler and starts waiting for the peer to close, so that the CLOSE frame is not destroyed by the
 // RST that closing with unread bytes would send.
 func (l *loop) linger(s *Session) {
+	if s.hearOut {
+		l.readLast(s)
+	}
 	s.mu.Lock()
 	s.state.Store(stateLingering)
 	s.mu.Unlock()
@@ -59,7 +62,7 @@ const lastBytesMax = 1 << 20
 // finish is the end of every session: called once, in OnClose, while the descriptor is still ours.
 func (l *loop) finish(s *Session) {
 	if !l.server.fenced.Load() {
-		if s.state.Load() == stateOpen {
+		if state := s.state.Load(); state == stateOpen || state == stateClosing && s.hearOut {
 			l.readLast(s)
 		}
 		if state := s.state.Load(); state == stateOpen || state == stateClosing {
@@ -89,8 +92,8 @@ func (l *loop) finish(s *Session) {
 	l.stats.closes.Add(1)
 }
 
-// readLast handles what the peer sent before the connection broke. A write error ends a connection before its last bytes were read,
-// and these may be the ACKs of what it received.
+// readLast handles what the peer sent before the connection broke or was closed by us. A write error ends a connection before its last
+// bytes were read, and a takeover may be faster than the old connection's loop; these bytes may be the ACKs of what it received.
 func (l *loop) readLast(s *Session) {
 	data := append([]byte(nil), l.peek(s)...)
 	l.discard(s, -1)

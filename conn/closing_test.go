@@ -314,3 +314,36 @@ func TestReasonReachesASlowReader(t *testing.T) {
 	}
 	p.expectClose(codec.CodeReplaced)
 }
+
+// C1: what the peer had sent when the session is closed from elsewhere (a takeover) is still handled, before Closed: its ACKs count.
+func TestC1WhatHasArrivedIsHandledBeforeAClose(t *testing.T) {
+	r := newRecorder()
+	sessions := make(chan *Session, 2)
+	r.login = func(s *Session, _ *codec.Connect, _ Identity) { s.Open(nil, welcome(s)); sessions <- s }
+	s := start(t, Config{Loops: 1}, r)
+	old := dial(t, s).login("alice")
+	oldSession := <-sessions
+	other := dial(t, s).login("bob")
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	r.frame = func(from *Session, f codec.Frame) (codec.Code, string) {
+		if from != oldSession && f.Type == codec.TypeAck {
+			close(entered) // the loop is busy: nothing of the old connection is read
+			<-goOn
+		}
+		return codec.CodeNone, ""
+	}
+	other.send(codec.AppendAckOne(nil, 1, codec.LevelReceived))
+	<-entered
+	var acks []byte
+	for i := range uint64(40) {
+		acks = codec.AppendAckOne(acks, 100+i, codec.LevelReceived)
+	}
+	old.send(acks) // over loopback: in the socket when send returns
+	oldSession.Close(codec.CodeReplaced, "logged in elsewhere", 0)
+	close(goOn)
+	r.wait(t, "Closed", func() bool { return r.closings[oldSession] == 1 })
+	if n := len(r.seen()); n != 41 {
+		t.Fatalf("%d frames were handled, want 41", n)
+	}
+	old.expectClose(codec.CodeReplaced)
+}

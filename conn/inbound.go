@@ -12,7 +12,7 @@ import (
 func (l *loop) traffic(s *Session) {
 	buffered := s.conn.InboundBuffered()
 	switch state := s.state.Load(); {
-	case state >= stateClosing:
+	case state > stateClosing || state == stateClosing && !s.hearOut:
 		l.discard(s, -1)
 		return
 	case state == stateLogin:
@@ -45,7 +45,7 @@ func (l *loop) frames(s *Session, buf []byte) (used int) {
 	nowMs := l.server.nowMs()
 	for used < len(buf) {
 		state := s.state.Load()
-		if state != stateFresh && state != stateOpen {
+		if state != stateFresh && state != stateOpen && (state != stateClosing || !s.hearOut) {
 			break
 		}
 		f, n, err := codec.Parse(buf[used:], l.server.cfg.FrameBytesMax)

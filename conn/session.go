@@ -36,6 +36,9 @@ type Session struct {
 	// Written once by Open before the state becomes open; read by anybody who has seen that state.
 	attachment any
 
+	// Written once by Close before the state becomes closing; read by the loop when it has seen that state.
+	hearOut bool // closed while open: what has arrived is handled before Handler.Closed
+
 	state atomic.Uint32 // rises under mu; read anywhere
 
 	// Guarded by mu.
@@ -172,10 +175,13 @@ func (s *Session) Unsent() int {
 	return int(s.queuedBytes) + kernelUnsent(int(s.fd))
 }
 
-// Close sends a CLOSE frame behind what is queued (for a slow consumer: instead of it) and ends the connection. A login under way is
-// refused. Repeats do nothing.
+// Close sends a CLOSE frame behind what is queued (for a slow consumer: instead of it) and ends the connection. What an open session's
+// peer has sent by then is still handled: an ACK that arrived counts. A login under way is refused. Repeats do nothing.
 func (s *Session) Close(code codec.Code, reason string, retryAfterMs int64) {
 	s.mu.Lock()
+	if s.state.Load() == stateOpen {
+		s.hearOut = true // before the state is closing: the loop reads it only after that
+	}
 	push := s.closeLocked(code, reason, retryAfterMs) && s.markLocked()
 	s.mu.Unlock()
 	s.wake(push)

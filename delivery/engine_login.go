@@ -6,12 +6,11 @@ import (
 	"holdfast/scheduler"
 )
 
-// Login opens a link: the device's queue is claimed, a session opened in the table, the WELCOME written, and then the link of the
-// same device that was there before is replaced. Its backlog is sent from the next Turn on; it is live once that is empty.
+// Login opens a link: the device's queue is claimed, a session opened in the table, the WELCOME written. Its backlog is sent from
+// the next Turn on; it is live once that is empty. A link of the same device that is still there is replaced first.
 func (e *Engine) Login(l *Link, now Now) {
-	user := e.users[l.user]
 	var old *Link
-	if user != nil {
+	if user := e.users[l.user]; user != nil {
 		old = user.byDevice(l.device)
 	}
 	if waitMs := e.admit(l, old, now); waitMs > 0 {
@@ -28,16 +27,36 @@ func (e *Engine) Login(l *Link, now Now) {
 		l.peer.Close(codec.CodeUnavailable, "the store does not answer", loginUnavailMs)
 		return
 	}
-	e.open(l, q, now)
+	l.queue = q
+	if old != nil {
+		e.replace(old, l)
+		return
+	}
+	e.enter(l, now)
+}
+
+// replace closes the connection of old. Its heir enters when that has ended (Gone), not before: ACKs that the client sent on the old
+// connection may still be on their way to another event loop, and what they confirm must not be sent again.
+func (e *Engine) replace(old, heir *Link) {
+	e.core.count.takeovers.Inc()
+	if waiting := old.heir; waiting != nil {
+		waiting.state = linkOver
+		waiting.peer.Close(codec.CodeReplaced, replacedReason, 0)
+	}
+	old.heir = heir
+	old.setHold(holdHeir)
+	old.peer.Close(codec.CodeReplaced, replacedReason, 0)
+}
+
+const replacedReason = "this device logged in on another connection"
+
+// enter lets a link in: its queue is claimed and no other link of the device is left.
+func (e *Engine) enter(l *Link, now Now) {
+	e.open(l, now)
 	if !l.peer.Open(l, e.welcome(l, now)) {
 		e.core.table.Evict(l.session, e.entries[:0]) // nothing was sent
 		l.state = linkOver
 		return
-	}
-	if old != nil {
-		e.core.count.takeovers.Inc()
-		e.retire(old, now)
-		old.peer.Close(codec.CodeReplaced, "this device logged in on another connection", 0)
 	}
 	e.file(l)
 	e.core.count.logins.Inc()
@@ -62,10 +81,10 @@ func (e *Engine) admit(l, old *Link, now Now) (waitMs int64) {
 }
 
 // open fills in what holds for this login. State and cursor stand before the first message: everything stored comes again.
-func (e *Engine) open(l *Link, q QueueID, now Now) {
+func (e *Engine) open(l *Link, now Now) {
 	c := &e.core.config
 	l.window = ack.Window{MsgsMax: smaller(l.window.MsgsMax, c.WindowMsgs), BytesMax: smaller(l.window.BytesMax, c.WindowBytes)}
-	l.queue, l.connectedMs = q, now.WallMs
+	l.connectedMs = now.WallMs
 	for l.sessionID == 0 || e.links[l.sessionID] != nil {
 		l.sessionID = e.rand.Uint64()
 	}
@@ -74,7 +93,7 @@ func (e *Engine) open(l *Link, q QueueID, now Now) {
 		l.pace = scheduler.NewBucket(c.PaceUserPerSecond, max(c.PaceUserPerSecond/10, 1), now.MonoMs)
 	}
 	l.state, l.backlog = linkOpen, true
-	l.careful = e.streaks[q] >= streakCareful
+	l.careful = e.streaks[l.queue] >= streakCareful
 	l.troubled.Store(l.wantsAcks())
 }
 
@@ -123,10 +142,15 @@ func (e *Engine) file(l *Link) {
 	e.links[l.sessionID] = l
 }
 
-// Gone follows the end of a connection. The end of one that was replaced before changes nothing.
+// Gone follows the end of a connection. Its heir, if it was replaced, enters now.
 func (e *Engine) Gone(l *Link, now Now) {
-	if l.state == linkOpen {
-		e.retire(l, now)
+	if l.state != linkOpen {
+		return
+	}
+	e.retire(l, now)
+	if heir := l.heir; heir != nil {
+		l.heir = nil
+		e.enter(heir, now)
 	}
 }
 

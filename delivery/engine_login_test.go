@@ -50,17 +50,44 @@ func TestLoginWithoutAStoreIsRefusedForNow(t *testing.T) {
 	}
 }
 
-func TestConnectionThatEndsDuringItsLoginLeavesTheOldOneAlone(t *testing.T) {
+func TestConnectionThatEndsDuringItsLoginLeavesNothing(t *testing.T) {
 	h := newHarness(t, nil)
-	_, p := h.login("alice/phone")
+	_, old := h.login("alice/phone")
 	gone := &fakePeer{gone: true}
 	h.e.Login(newLink(LoginRequest{Peer: gone, User: []byte("alice"), Device: []byte("phone")}), h.now)
 	h.settle()
-	h.push("alice", "m1", nil)
-	h.wantPushes(p, "m1")
-	if s := h.core.table.Stats(); s.Sessions != 1 || p.closed != 0 {
-		t.Fatalf("%d sessions, closed %d", s.Sessions, p.closed)
+	if s := h.core.table.Stats(); s.Sessions != 0 || old.closed != codec.CodeReplaced || len(h.e.users) != 0 {
+		t.Fatalf("%d sessions, closed %d", s.Sessions, old.closed)
 	}
+	h.push("alice", "m1", nil)
+	_, p := h.login("alice/phone")
+	h.wantPushes(p, "m1")
+}
+
+// C1: an ACK that was sent on the old connection before the takeover, but is read after it, counts: the message does not come again.
+func TestC1AckOnTheOldConnectionCountsDuringATakeover(t *testing.T) {
+	h := newHarness(t, nil)
+	_, p1 := h.login("alice/phone")
+	h.pushMany("alice", 1, 2)
+	h.wantPushes(p1, ids(1, 2)...)
+	var peers [3]*fakePeer
+	for i := range peers { // of several heirs the last one enters
+		peers[i] = &fakePeer{}
+		h.e.Login(newLink(LoginRequest{Peer: peers[i], User: []byte("alice"), Device: []byte("phone")}), h.now)
+	}
+	h.push("alice", "m3", nil) // while nobody is really there; settles the takeover as well
+	for i, p := range peers[:2] {
+		if p.closed != codec.CodeReplaced || p.welcome != nil {
+			t.Fatalf("heir %d: closed %d", i, p.closed)
+		}
+	}
+	h.wantPushes(peers[2], ids(1, 3)...)
+	l := peers[2].attachment.(*Link)
+	heir := &fakePeer{}
+	h.e.Login(newLink(LoginRequest{Peer: heir, User: []byte("alice"), Device: []byte("phone")}), h.now)
+	h.core.ack(l, &codec.Ack{Kind: codec.AckUpTo, From: 2}, h.now)
+	h.settle()
+	h.wantPushes(heir, "m3")
 }
 
 func TestFirstDeviceTakesTheDefaultQueueOver(t *testing.T) {

@@ -106,7 +106,7 @@ func (e *Engine) resumeParked(l *Link, now Now) (done bool) {
 		if Status(x.Entry.Status) != StatusOffline || int(x.Entry.Live) >= e.core.config.LiveAttemptsMax {
 			continue
 		}
-		if l.hold&(holdOutbox|holdStuck|holdDrain) != 0 || !e.unpark(l, x, now) {
+		if l.hold&holdAll != 0 || !e.unpark(l, x, now) {
 			return false
 		}
 	}

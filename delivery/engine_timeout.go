@@ -135,7 +135,7 @@ func (e *Engine) backOff(l *Link, x *ack.Expired, attempts uint16, live uint8, n
 // due sends a message again, now that its back-off is over.
 func (e *Engine) due(l *Link, x *ack.Expired, now Now) {
 	switch {
-	case l.hold&(holdOutbox|holdStuck|holdDrain) != 0:
+	case l.hold&holdAll != 0:
 		e.rearm(x, StatusRetrying, now.MonoMs+blockedRetryMs)
 		return
 	case l.hold&holdStalled != 0 && l.probe != toRef(x.Entry.Ref) && e.probing(l):

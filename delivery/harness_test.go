@@ -140,8 +140,13 @@ func (h *harness) boot(c Config) {
 	h.e = newEngine(h.core, h.rand)
 }
 
-// settle lets the engine finish and checks what must always hold.
+// settle ends the connections that were replaced, as their event loops would, lets the engine finish and checks what must always hold.
 func (h *harness) settle() {
+	for _, l := range h.e.links {
+		if l.heir != nil {
+			h.e.Gone(l, h.now)
+		}
+	}
 	for h.e.Turn(h.now) {
 	}
 	h.e.Check()

@@ -48,6 +48,7 @@ type Link struct {
 
 	// Owned by the lane.
 	owner   *userState
+	heir    *Link // the newer login of the same device, waiting for this connection's end
 	state   linkState
 	hold    hold
 	backlog bool      // the store has messages behind cursor: new ones join its tail (rule 10)
@@ -93,6 +94,10 @@ const (
 	holdStalled                  // frames are taken but nothing is ACKed; one message is retried; ends with any ACK
 	holdParked                   // that one was never ACKed: everything waits; ends with any ACK or the next login
 	holdDrain                    // the node is stopping
+	holdHeir                     // replaced: the connection is closing, its heir logs in when that is done
+
+	// holdAll are the reasons for sending nothing at all, neither new nor again.
+	holdAll = holdOutbox | holdStuck | holdDrain | holdHeir
 )
 
 // delayed is a message that comes back to its link later, under the same request number.
@@ -146,7 +151,7 @@ func (l *Link) wantsAcks() bool {
 // unheld reports whether nothing about the link itself forbids a new message now.
 func (l *Link) unheld(nowMs int64) bool {
 	switch {
-	case l.state != linkOpen || l.resume || l.hold&(holdOutbox|holdStuck|holdDrain) != 0 || nowMs < l.retryMs:
+	case l.state != linkOpen || l.resume || l.hold&holdAll != 0 || nowMs < l.retryMs:
 		return false
 	case l.hold&(holdStalled|holdParked) != 0 && nowMs < l.trialMs:
 		return false
