@@ -33,7 +33,7 @@ type Config struct {
 	SegmentBytes      int64         // 64 MiB
 	PendingBytesMax   int           // 8 MiB accepted and not yet on disk; over it ResultOverloaded
 	QueueMessagesMax  int           // 10,000 a queue; over it ResultQueueFull
-	QueueBytesMax     int64         // 10 MiB of commands a queue; over it ResultQueueFull
+	QueueBytesMax     int64         // 10 MiB a queue, names and record heads included; over it ResultQueueFull
 	StorageBytesMax   int64         // 10 GiB of files; over it ResultStorageFull, for bulk from 90 %
 	DeadLettersMax    int           // 100,000; over it the oldest goes
 	DedupWindow       time.Duration // 24 h that an ended message id is remembered

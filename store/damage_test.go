@@ -80,13 +80,16 @@ func TestACutLastSegmentKeepsAllBeforeTheCut(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var want []string
+		var want, whole []string
 		for _, s := range all {
 			if s.to <= cut {
 				want = append(want, s.text)
 			}
+			if s.to-frameAlign < cut { // cut inside the padding, and zeros behind it make it whole again
+				whole = append(whole, s.text)
+			}
 		}
-		if got, _ := reopened(t, broken); !slices.Equal(got, want) {
+		if got, _ := reopened(t, broken); !slices.Equal(got, want) && !slices.Equal(got, whole) {
 			t.Fatalf("cut at %d: %d messages, want %d", cut, len(got), len(want))
 		}
 	}

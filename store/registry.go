@@ -24,7 +24,7 @@ type queue struct {
 	user, device uint32 // name numbers; device 0: the default queue
 	next         uint32 // the user's next queue
 	messages     uint32
-	bytes        int64 // of commands
+	bytes        int64 // as stored
 	seenMs       int64
 	notedMs      int64 // seenMs as the devices file has it
 	head, tail   [3]uint32
@@ -256,7 +256,7 @@ func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, 
 // sweepDevices looks at some queues for devices unseen too long: what they left goes to the dead letters, then they are forgotten.
 // It stops when told is full and reports whether there may be more to do at once. Called with the lock held.
 func (l *Local) sweepDevices(nowMs int64, told *notices) (more bool) {
-	const queuesPerCall, endsPerCall = 20_000, 256
+	const queuesPerCall, endsPerCall = 4096, 256
 	r := &l.reg
 	staleMs := nowMs - l.cfg.DeviceRetention.Milliseconds()
 	ended := 0
