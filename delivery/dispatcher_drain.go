@@ -40,7 +40,7 @@ func (d *Dispatcher) Drain(ctx context.Context, o DrainOptions) error {
 			d.closePublishers()
 		case <-ctx.Done():
 			for _, l := range d.lanes {
-				l.call(func(e *Engine, _ Now) { e.CloseAll(codec.CodeGoingAway, "this node is stopping") })
+				l.call(func(e *Engine, _ Now) { e.CloseAll(codec.CodeGoingAway, stoppingReason) })
 			}
 			d.closePublishers()
 			return ctx.Err()
@@ -62,6 +62,6 @@ func (d *Dispatcher) closePublishers() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for l := range d.publishers {
-		l.peer.Close(codec.CodeGoingAway, "this node is stopping", 0)
+		l.peer.Close(codec.CodeGoingAway, stoppingReason, 0)
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	"holdfast/ack"
-	"holdfast/codec"
 )
 
 // lane is one goroutine and its engine: everything about a user happens in his lane, one thing after the other.
@@ -123,10 +122,6 @@ func (l *lane) one(x *event) {
 			i = next
 		}
 	case eventLogin:
-		if l.dispatcher.Draining() {
-			x.link.peer.Close(codec.CodeGoingAway, "this node is stopping", 0)
-			return
-		}
 		l.engine.Login(x.link, now)
 	case eventGone:
 		l.engine.Gone(x.link, now)

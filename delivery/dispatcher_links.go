@@ -17,11 +17,11 @@ func (d *Dispatcher) Login(r LoginRequest) {
 	l := newLink(r)
 	switch {
 	case d.draining.Load():
-		r.Peer.Close(codec.CodeGoingAway, "this node is stopping", 0)
+		r.Peer.Close(codec.CodeGoingAway, stoppingReason, 0)
 	case r.Publisher:
 		d.openPublisher(l)
 	case !d.laneOfLink(l).post(event{kind: eventLogin, link: l}):
-		r.Peer.Close(codec.CodeGoingAway, "this node is stopping", 0)
+		r.Peer.Close(codec.CodeGoingAway, stoppingReason, 0)
 	}
 }
 

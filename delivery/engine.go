@@ -22,6 +22,7 @@ type Engine struct {
 	ready   []*Link               // waiting for their turn to be pumped, in order
 	spare   []*Link               // the other buffer of ready
 	tended  []*Link               // links that Tick looks after
+	leaving bool                  // GoAway was called: nobody is let in any more
 
 	// Scratch of one call.
 	targets []QueueID

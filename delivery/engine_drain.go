@@ -10,6 +10,7 @@ import (
 // GoAway asks every client of the lane to come back later, spread evenly over windowMs, and sends nothing new from then on. Who
 // does not go by himself is closed at his time, once what he has in flight is confirmed, and at deadlineMs (from now) in any case.
 func (e *Engine) GoAway(windowMs, deadlineMs int64, servers string, now Now) {
+	e.leaving = true
 	for _, id := range slices.Sorted(maps.Keys(e.links)) { // in a fixed order: the same seed gives the same run
 		l := e.links[id]
 		if l.hold&holdDrain != 0 {
@@ -34,7 +35,7 @@ func (e *Engine) lookDrain(l *Link, now Now) {
 	if state, _ := e.core.table.State(l.session); state.InFlight > 0 {
 		return
 	}
-	l.peer.Close(codec.CodeGoingAway, "this node is stopping", 0)
+	l.peer.Close(codec.CodeGoingAway, stoppingReason, 0)
 }
 
 // CloseAll closes every link of the lane.

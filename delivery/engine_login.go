@@ -48,10 +48,18 @@ func (e *Engine) replace(old, heir *Link) {
 	old.peer.Close(codec.CodeReplaced, replacedReason, 0)
 }
 
-const replacedReason = "this device logged in on another connection"
+const (
+	replacedReason = "this device logged in on another connection"
+	stoppingReason = "this node is stopping"
+)
 
 // enter lets a link in: its queue is claimed and no other link of the device is left.
 func (e *Engine) enter(l *Link, now Now) {
+	if e.leaving {
+		l.state = linkOver
+		l.peer.Close(codec.CodeGoingAway, stoppingReason, 0)
+		return
+	}
 	e.open(l, now)
 	if !l.peer.Open(l, e.welcome(l, now)) {
 		e.core.table.Evict(l.session, e.entries[:0]) // nothing was sent

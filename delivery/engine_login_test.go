@@ -204,6 +204,9 @@ func TestDrainSendsClientsAwaySpreadAndWaitsForTheirAcks(t *testing.T) {
 	if peers[7].closed != 0 {
 		t.Fatal("closed with a message in flight")
 	}
+	if _, p := h.login("late/phone"); p.closed != codec.CodeGoingAway || p.welcome != nil {
+		t.Fatalf("a login while draining: closed %d", p.closed)
+	}
 	h.push("user7", "m8", nil) // nothing new goes out
 	h.ackOne(links[7], 1)
 	h.advance(time.Second)
