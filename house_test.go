@@ -288,3 +288,24 @@ func metricExists(code, name string) bool {
 	}
 	return false
 }
+
+func TestLinksOfThePagesLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:\s]+)(?:#[^)]*)?\)`)
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/adr/*.md"} {
+		pages, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, page := range pages {
+			text, err := os.ReadFile(page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range link.FindAllStringSubmatch(string(text), -1) {
+				if _, err := os.Stat(filepath.Join(filepath.Dir(page), match[1])); err != nil {
+					t.Errorf("%s links to %s: %v", page, match[1], err)
+				}
+			}
+		}
+	}
+}
