@@ -159,8 +159,7 @@ func (g gateway) upstream(s *conn.Session, f codec.Frame) (codec.Code, string) {
 
 // malformed is the close code and text of a frame that does not decode.
 func malformed(err error) (codec.Code, string) {
-	var coded *codec.Error
-	if errors.As(err, &coded) {
+	if coded, ok := errors.AsType[*codec.Error](err); ok {
 		return coded.Code, coded.Text
 	}
 	return codec.CodeMalformed, err.Error()

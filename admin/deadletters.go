@@ -57,7 +57,7 @@ func (s *Server) handleDeadLetters(w http.ResponseWriter, req *http.Request) {
 		}
 		v.DeadLetters = append(v.DeadLetters, viewDeadLetter(&letters[i]))
 	}
-	writeJSON(w, http.StatusOK, v)
+	writeJSON(w, v)
 }
 
 func viewDeadLetter(d *DeadLetter) deadLetterView {
@@ -121,7 +121,7 @@ func (s *Server) handleDropDead(w http.ResponseWriter, req *http.Request) {
 		writeProblem(w, problem{code: codeNotFound, text: "there is no dead letter with this seq"}, "")
 		return
 	}
-	writeJSON(w, http.StatusOK, struct {
+	writeJSON(w, struct {
 		Dropped string `json:"dropped"`
 	}{strconv.FormatUint(seq, 10)})
 }

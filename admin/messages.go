@@ -87,7 +87,7 @@ func (s *Server) handleMessage(w http.ResponseWriter, req *http.Request) {
 	case len(ds) == 0:
 		writeProblem(w, problem{code: codeNotFound, text: "no message with this id is known: it was never accepted, or it ended some time ago"}, "")
 	default:
-		writeJSON(w, http.StatusOK, viewMessage(id, ds))
+		writeJSON(w, viewMessage(id, ds))
 	}
 }
 
@@ -112,7 +112,7 @@ func (s *Server) handleCancel(w http.ResponseWriter, req *http.Request) {
 		writeProblem(w, problem{code: codeAlreadyEnded, text: "every delivery of this message had ended before"}, `,"deliveries":`+string(body))
 	default:
 		v.Cancelled = &cancelled
-		writeJSON(w, http.StatusOK, v)
+		writeJSON(w, v)
 	}
 }
 
@@ -131,11 +131,11 @@ func (s *Server) failedQuestion(w http.ResponseWriter, err error) {
 	writeProblem(w, problemOf(codec.ResultUnavailable), "")
 }
 
-// writeJSON answers with a value of this package, which always encodes.
-func writeJSON(w http.ResponseWriter, status int, v any) {
+// writeJSON answers a request that went well with a value of this package, which always encodes.
+func writeJSON(w http.ResponseWriter, v any) {
 	body, err := json.Marshal(v)
 	if err != nil {
 		panic("admin: a reply does not encode: " + err.Error())
 	}
-	writeBody(w, status, append(body, '\n'))
+	writeBody(w, http.StatusOK, append(body, '\n'))
 }

@@ -94,7 +94,7 @@ func (st *stream) read() problem {
 		err := st.fill()
 		switch {
 		case err == nil:
-		case err == io.EOF:
+		case errors.Is(err, io.EOF):
 			return st.rest()
 		case errors.Is(err, errMemory):
 			return problem{code: codec.ResultOverloaded.String(), text: overloadText}

@@ -83,6 +83,6 @@ func (s *Server) handleUser(w http.ResponseWriter, req *http.Request) {
 	case len(u.Devices) == 0:
 		writeProblem(w, problem{code: codeNotFound, text: "this user was never seen: no login, and no message waits"}, "")
 	default:
-		writeJSON(w, http.StatusOK, viewUser(&u))
+		writeJSON(w, viewUser(&u))
 	}
 }

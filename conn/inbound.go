@@ -2,6 +2,7 @@ package conn
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"holdfast/codec"
 )
@@ -85,7 +86,7 @@ func needBytes(rest []byte) int32 {
 }
 
 func (l *loop) refuseError(s *Session, err error) {
-	if e, ok := err.(*codec.Error); ok {
+	if e, ok := errors.AsType[*codec.Error](err); ok {
 		l.refuse(s, e.Code, e.Error())
 		return
 	}

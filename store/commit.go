@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -225,7 +226,7 @@ func refusal(err error) codec.Result {
 
 // canPass reports whether the store goes on after err.
 func canPass(err error) bool {
-	_, atSync := err.(syncError)
+	_, atSync := errors.AsType[syncError](err)
 	return !atSync && diskFull(err)
 }
 

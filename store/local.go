@@ -81,8 +81,7 @@ func Open(cfg Config) (*Local, error) {
 		return home(e.mid, l.reg.queues[e.queue].user)
 	}
 	if err := l.start(); err != nil {
-		l.closeFiles()
-		return nil, errors.Join(err, lock.Close())
+		return nil, errors.Join(err, l.closeFiles(), lock.Close())
 	}
 	go l.commitLoop()
 	return l, nil

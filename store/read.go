@@ -25,7 +25,6 @@ type place struct {
 	at       int // of the frame in the buffer's bytes
 	attempts uint16
 	sent     bool
-	bad      bool
 }
 
 func unixMs() int64 { return time.Now().UnixMilli() }
