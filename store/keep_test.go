@@ -271,6 +271,9 @@ func TestLimitsOfNamesDevicesAndSizesHaveResults(t *testing.T) {
 			t.Fatalf("device %d: %v", i, err)
 		}
 	}
+	if _, known := l.reg.names["d3"]; known {
+		t.Error("the name of a refused device is kept")
+	}
 	for _, c := range []struct {
 		user, device, id string
 		want             codec.Result

@@ -106,8 +106,15 @@ func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := &l.reg
-	u, d := r.name(user), r.name(device)
-	q, spare := r.find(u, d), r.find(u, 0)
+	// Names are remembered only once the claim is granted, or refused ones would fill the memory.
+	u, d := r.names[string(user)], r.names[string(device)]
+	var q, spare uint32
+	if u != 0 {
+		spare = r.find(u, 0)
+	}
+	if u != 0 && d != 0 {
+		q = r.find(u, d)
+	}
 	if q == 0 {
 		if r.devices(u) >= l.cfg.DevicesPerUserMax {
 			return 0, fmt.Errorf("%w: %d", ErrTooManyDevices, l.cfg.DevicesPerUserMax)
@@ -115,6 +122,7 @@ func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error
 		if spare == 0 && r.used >= l.cfg.QueuesMax {
 			return 0, fmt.Errorf("%w: %d", ErrTooManyQueues, l.cfg.QueuesMax)
 		}
+		u, d = r.name(user), r.name(device)
 		if spare != 0 {
 			// The common first login: the queue gets the device's name and nothing moves.
 			q, spare = spare, 0
