@@ -146,6 +146,13 @@ func (b *Batch) expect(i int) {
 	b.mu.Unlock()
 }
 
+// unexpect takes back an expect: nothing is pending for message i.
+func (b *Batch) unexpect(i int) {
+	b.mu.Lock()
+	b.items[i].pending--
+	b.mu.Unlock()
+}
+
 // refusedTarget takes back an expect: queue q would not have the message.
 func (b *Batch) refusedTarget(i int, q QueueID, r codec.Result) {
 	b.mu.Lock()
@@ -163,12 +170,15 @@ func (b *Batch) settle(i int, r codec.Result) {
 	b.step(i)
 }
 
-// Stored implements Waiter for the store: one target of message i is durable, or failed. The batch may be gone when it returns.
+// Stored implements Waiter for the store: one target of message i is durable, or failed; or its first copy is, for a duplicate. The
+// batch may be gone when it returns.
 func (b *Batch) Stored(i int, r codec.Result) {
 	b.mu.Lock()
-	if it := &b.items[i]; r.OK() {
+	switch it := &b.items[i]; {
+	case r == codec.ResultDuplicate:
+	case r.OK():
 		it.stored++
-	} else {
+	default:
 		it.refusedBy = r
 	}
 	b.step(i)

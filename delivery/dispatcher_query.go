@@ -80,11 +80,16 @@ func (d *Dispatcher) User(ctx context.Context, user string) (UserInfo, error) {
 func (d *Dispatcher) Wait(ctx context.Context, messageID string) ([]Delivery, error) {
 	w := d.core.watches.open()
 	defer d.core.watches.close(w)
-	for _, r := range d.core.store.Find(messageID) {
+	records := d.core.store.Find(messageID)
+	for _, r := range records {
 		d.core.watches.add(w, r.Ref)
 	}
+	live := make(map[Ref]bool)
 	for _, r := range d.core.store.Find(messageID) { // after registering: whatever ends from here on is told
-		if r.Status.End() {
+		live[r.Ref] = !r.Status.End()
+	}
+	for _, r := range records {
+		if !live[r.Ref] { // ended, or forgotten since
 			d.core.watches.endedOne(r.Ref)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -385,5 +386,57 @@ func TestNewDispatcherRefusesImpossibleSettings(t *testing.T) {
 	c.Lanes = 0
 	if _, err := NewDispatcher(c, newFakeStore(), metrics.NewSet(), slog.New(slog.DiscardHandler)); err == nil {
 		t.Fatal("a dispatcher without lanes")
+	}
+}
+
+func TestSweeperReachesTheLanes(t *testing.T) {
+	d := newTestDispatcher(t, newFakeStore(), nil)
+	c := newClient(d, "alice", "phone", false)
+	within(t, "a login", c.open)
+	x, y := message("alice", "m1"), message("bob", "m2")
+	x.TTLMs, y.TTLMs = 50, 50
+	publish(t, d, x, y)
+	for _, id := range []string{"m1", "m2"} {
+		if list, err := d.Wait(t.Context(), id); err != nil || list[0].Status != StatusExpired || list[0].Reason != ReasonTTL {
+			t.Fatalf("%+v, %v", list, err)
+		}
+	}
+}
+
+func TestAcksByMessageIDAreBoundedPerLink(t *testing.T) {
+	d, err := NewDispatcher(testConfig(), newFakeStore(), metrics.NewSet(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLink(LoginRequest{User: []byte("alice"), Device: []byte("phone")})
+	for range askingMax + 10 { // no lane runs
+		d.Ack(l, &codec.Ack{Kind: codec.AckMessageID, MessageID: []byte("m1")})
+	}
+	if n := d.core.count.ackIDsDropped.Get(); n != 10 || l.asking.Load() != askingMax {
+		t.Fatalf("%d dropped, %d waiting", n, l.asking.Load())
+	}
+	if n := d.laneOfLink(l).depth(); n != askingMax {
+		t.Fatalf("depth %d", n)
+	}
+}
+
+func TestMetricsOfEveryKindAreWritten(t *testing.T) {
+	set := metrics.NewSet()
+	d, err := NewDispatcher(testConfig(), newFakeStore(), set, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.core.count.ackLatency.observe(3)
+	d.core.count.ackLatency.observe(1 << 40)
+	var b strings.Builder
+	set.WritePrometheus(&b)
+	for _, line := range []string{
+		"holdfast_messages_accepted_total 0", `holdfast_messages_refused_total{reason="queue_full"} 0`, `holdfast_messages_dead_total{reason="attempts"} 0`,
+		`holdfast_messages_noack_dropped_total{reason="offline"} 0`, "holdfast_online 0", "holdfast_inflight 0", `holdfast_lane_depth{lane="1"} 0`,
+		`holdfast_ack_latency_seconds_bucket{le="0.004"} 1`, `holdfast_ack_latency_seconds_bucket{le="+Inf"} 2`, "holdfast_ack_latency_seconds_count 2",
+	} {
+		if !strings.Contains(b.String(), line+"\n") {
+			t.Errorf("no line %q", line)
+		}
 	}
 }

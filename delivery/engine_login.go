@@ -165,7 +165,8 @@ func (e *Engine) Gone(l *Link, now Now) {
 // retire ends a link: what was in flight is the store's again, in its old place. A lost connection is no attempt, for the client
 // may have seen nothing; but a message must not go round for ever either, so an attempt is counted
 //   - for a message the client skipped: it confirmed later ones on this connection, and not this;
-//   - for the only message in flight on a connection that never confirmed any: it may be what the client dies of.
+//   - for the only message in flight on a connection that never confirmed any and that we did not end ourselves (a takeover, a
+//     drain, a stuck socket): it may be what the client dies of.
 //
 // Sessions that end with something in flight and without any ACK make the next login careful, one message at a time until the
 // first ACK. So a message that kills its client is soon alone, and its neighbours stay uncounted.
@@ -174,7 +175,7 @@ func (e *Engine) retire(l *Link, now Now) {
 	entries := e.core.table.Evict(l.session, e.entries[:0])
 	e.entries = entries
 	silent := state.LastAckMs == 0
-	alone := silent && state.InFlight == 1 && l.hold&(holdStuck|holdOutbox) == 0
+	alone := silent && state.InFlight == 1 && l.hold&holdAll == 0
 	confirmedMax := l.ackedMax.Load()
 	for i := range entries {
 		entry := &entries[i]

@@ -135,6 +135,28 @@ func TestFurther12CrashingMessageIsFoundAloneAndNeighboursSurvive(t *testing.T) 
 	}
 }
 
+// A phone that changes its network leaves the old connection half-open and takes it over: what was sent into it is no attempt.
+func TestTakeoversAndDrainsAreNoAttempts(t *testing.T) {
+	h := newHarness(t, nil)
+	l, _ := h.login("alice/phone")
+	h.push("alice", "m1", nil)
+	for range 5 {
+		h.advance(3 * time.Second)
+		l, _ = h.login("alice/phone")
+	}
+	h.e.GoAway(1000, 2000, "", h.now)
+	h.gone(l)
+	if r := h.store.Find("m1")[0]; r.Attempts != 0 || !r.Sent {
+		t.Fatalf("record %+v", r)
+	}
+	h.boot(testConfig())
+	l, _ = h.login("alice/phone")
+	h.gone(l)
+	if r := h.store.Find("m1")[0]; r.Attempts != 1 { // this time the client left, with nothing else in flight
+		t.Fatalf("record %+v", r)
+	}
+}
+
 func TestCarefulLoginSendsOneMessageUntilTheFirstAck(t *testing.T) {
 	h := newHarness(t, nil)
 	h.pushMany("alice", 1, 5)

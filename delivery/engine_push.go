@@ -19,6 +19,10 @@ func (e *Engine) Push(b *Batch, i int, now Now) {
 	e.targets = targets
 	switch {
 	case duplicate:
+		b.expect(i) // before the store can tell
+		if !e.core.store.Join(cmd.User, cmd.MessageID, b, i) {
+			b.unexpect(i)
+		}
 		b.settle(i, codec.ResultDuplicate)
 		return
 	case r != codec.ResultAccepted:

@@ -55,6 +55,12 @@ type fakeItem struct {
 	sent      bool
 }
 
+// fakeJoin is a duplicate that waits for its first copy.
+type fakeJoin struct {
+	w Waiter
+	i int
+}
+
 // fakeUndo is an end that is not durable yet: after a crash the item is back.
 type fakeUndo struct {
 	item  fakeItem
@@ -123,6 +129,19 @@ func (s *fakeStore) Targets(dst []QueueID, user, device, messageID []byte, nowMs
 		s.queues = append(s.queues, fakeQueue{user: string(user)})
 		return append(dst, QueueID(len(s.queues)-1)), false, codec.ResultAccepted
 	}
+}
+
+func (s *fakeStore) Join(user, messageID []byte, w Waiter, i int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, slot := range s.waiting {
+		it := &s.items[slot]
+		if it.used && !it.durable && string(it.messageID) == string(messageID) && s.queues[it.queue].user == string(user) {
+			s.joined = append(s.joined, fakeJoin{w, i})
+			return true
+		}
+	}
+	return false
 }
 
 func (s *fakeStore) Append(q QueueID, command []byte, m Meta, w Waiter, i int) (Ref, codec.Result) {
@@ -308,9 +327,14 @@ func (s *fakeStore) sync() {
 		}
 	}
 	s.waiting, s.undo = s.waiting[:0], nil
+	joined := s.joined
+	s.joined = nil
 	s.mu.Unlock()
 	for _, t := range tell {
 		t.w.Stored(t.i, codec.ResultAccepted)
+	}
+	for _, j := range joined {
+		j.w.Stored(j.i, codec.ResultDuplicate)
 	}
 }
 

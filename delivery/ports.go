@@ -46,6 +46,10 @@ type Queues interface {
 	// devices, or the default queue, created if need be; else that one device, which must be known.
 	// duplicate reports that the message id hash was accepted for this user inside the dedup window (dst is then returned as given).
 	Targets(dst []QueueID, user, device []byte, messageID []byte, nowMs int64) (targets []QueueID, duplicate bool, r codec.Result)
+	// Join lets a duplicate wait for its first copy: while that is not durable, w.Stored(i, …) follows once, with ResultDuplicate
+	// when it is, or with the reason why it could not be stored. false: nothing is pending, and w is not told. Without it a
+	// repeat would be promised what only the next sync makes true.
+	Join(user, messageID []byte, w Waiter, i int) bool
 }
 
 // Item is one stored message as read back.
