@@ -132,3 +132,31 @@ func TestWaitBatchEndsWithItsContextAndLeavesNothingBehind(t *testing.T) {
 		t.Fatalf("%d watches left", n)
 	}
 }
+
+// H3: a repeat of a message that is accepted but not durable yet is answered when the first copy is, not before.
+func TestH3RepeatOfAPendingMessageWaitsWithIt(t *testing.T) {
+	s := newFakeStore()
+	s.manualSync = true
+	d := newTestDispatcher(t, s, nil)
+	answers := make(chan codec.Result, 2)
+	for range 2 {
+		b := NewBatch()
+		b.Add(&codec.PublishItem{User: []byte("alice"), MessageID: []byte("m1"), Payload: []byte("x")})
+		b.Done = func(b *Batch) { answers <- b.Result(0); b.Release() }
+		d.Push(b)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := d.User(ctx, "alice"); err != nil { // both pushes are through the lane when this is answered
+		t.Fatal(err)
+	}
+	select {
+	case r := <-answers:
+		t.Fatalf("answered %s before anything was durable", r)
+	default:
+	}
+	s.sync()
+	if first, second := <-answers, <-answers; first != codec.ResultAccepted || second != codec.ResultDuplicate {
+		t.Fatalf("answers %s, %s", first, second)
+	}
+}

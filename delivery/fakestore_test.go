@@ -28,6 +28,7 @@ type fakeStore struct {
 	items   []fakeItem  // by Slot
 	free    []uint32
 	waiting []uint32 // slots not durable yet
+	joined  []fakeJoin
 	undo    []fakeUndo
 	dedup   map[string]bool // user + NUL + message id
 	ended   []Record
