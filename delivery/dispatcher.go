@@ -46,6 +46,7 @@ const (
 	sweepEvery     = time.Second
 	sweepBatch     = 256
 	sweepsMax      = 64 // batches in a row: 16,384 endings a second
+	refreshEvery   = time.Hour
 	expireBatch    = 512
 	askingMax      = 1024 // ACKs by message id of one link that wait for its lane
 	drainPollEvery = 20 * time.Millisecond
@@ -140,15 +141,21 @@ func (d *Dispatcher) tick() {
 	}
 }
 
-// sweep ends what is over although nobody touches it.
+// sweep ends what is over although nobody touches it, and keeps connected devices known.
 func (d *Dispatcher) sweep() {
-	ticker := time.NewTicker(sweepEvery)
+	ticker, refresh := time.NewTicker(sweepEvery), time.NewTicker(refreshEvery)
 	defer ticker.Stop()
+	defer refresh.Stop()
 	var scratch sweepScratch
 	for {
 		select {
 		case <-d.stop:
 			return
+		case <-refresh.C:
+			for _, l := range d.lanes {
+				l.call((*Engine).Refresh)
+			}
+			continue
 		case <-ticker.C:
 		}
 		for range sweepsMax {

@@ -150,6 +150,16 @@ func (e *Engine) file(l *Link) {
 	e.links[l.sessionID] = l
 }
 
+// Refresh tells the store that the connected devices are still there: one that stays connected for longer than the retention of
+// devices must not be forgotten. Every hour or so.
+func (e *Engine) Refresh(now Now) {
+	for _, l := range e.links {
+		if _, err := e.core.store.Claim([]byte(l.user), []byte(l.device), now.WallMs); err != nil {
+			e.core.count.storeErrors.Inc()
+		}
+	}
+}
+
 // Gone follows the end of a connection. Its heir, if it was replaced, enters now.
 func (e *Engine) Gone(l *Link, now Now) {
 	if l.state != linkOpen {

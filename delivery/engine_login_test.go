@@ -236,3 +236,17 @@ func TestDrainSendsClientsAwaySpreadAndWaitsForTheirAcks(t *testing.T) {
 		t.Fatal("the last client was not closed, or got something new")
 	}
 }
+
+// A device that stays connected for longer than the retention of devices is still a target.
+func TestConnectedDeviceIsNotForgotten(t *testing.T) {
+	h := newHarness(t, nil)
+	h.store.knownForMs = 30 * 24 * time.Hour.Milliseconds()
+	_, p := h.login("alice/phone")
+	for range 40 {
+		h.advance(time.Minute)
+		h.now.WallMs += 24 * time.Hour.Milliseconds()
+		h.e.Refresh(h.now)
+	}
+	h.push("alice", "m1", nil)
+	h.wantPushes(p, "m1")
+}
