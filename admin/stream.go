@@ -306,8 +306,5 @@ func (st *stream) fail() {
 
 // cutLine splits off the first line; whole: its newline is there.
 func cutLine(b []byte) (line, rest []byte, whole bool) {
-	if i := bytes.IndexByte(b, '\n'); i >= 0 {
-		return b[:i], b[i+1:], true
-	}
-	return b, nil, false
+	return bytes.Cut(b, []byte{'\n'})
 }

@@ -34,7 +34,7 @@ func (l line) String() string {
 // lines reads a whole stream reply.
 func lines(t *testing.T, body string) (out []line) {
 	t.Helper()
-	for _, text := range strings.Split(strings.TrimSpace(body), "\n") {
+	for text := range strings.SplitSeq(strings.TrimSpace(body), "\n") {
 		var l line
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			t.Fatalf("%q: %v", text, err)

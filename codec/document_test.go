@@ -110,7 +110,7 @@ func documentSession(t *testing.T) (steps []sessionStep) {
 	}
 	block, _, _ = strings.Cut(block, "\n```")
 	text := ""
-	for _, line := range strings.Split(block, "\n") {
+	for line := range strings.SplitSeq(block, "\n") {
 		pairs := strings.ReplaceAll(line[1:], " ", "")
 		switch line[0] {
 		case '#':

@@ -3,6 +3,7 @@ package codec
 import (
 	"bytes"
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -145,7 +146,7 @@ func FuzzSplit(f *testing.F) {
 		all = append(all, b...)
 	}
 	f.Add(all, []byte{3, 1, 200, 7})
-	f.Add(append(all[:len(all):len(all)], 0x80, 0x80, 0x80, 0x80), []byte{0})
+	f.Add(append(slices.Clip(all), 0x80, 0x80, 0x80, 0x80), []byte{0})
 	f.Fuzz(func(t *testing.T, stream, cuts []byte) { checkSplit(t, stream, cuts) })
 }
 

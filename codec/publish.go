@@ -27,7 +27,8 @@ func (w *PublishWriter) Add(x *PublishItem) {
 	if len(x.Device) > 0 {
 		flags |= ItemHasDevice
 	}
-	b := append(w.list, flags)
+	b := w.list
+	b = append(b, flags)
 	b = appendBytes(b, x.User)
 	if len(x.Device) > 0 {
 		b = appendBytes(b, x.Device)

@@ -228,7 +228,7 @@ func TestConcurrentSendAndClose(t *testing.T) {
 			})
 		}
 		var last [writers]uint64
-		for got := 0; got < writers*200; got++ {
+		for range writers * 200 {
 			f, err := p.next()
 			if err != nil {
 				t.Fatalf("round %d: %v", round, err)

@@ -138,7 +138,7 @@ func TestTokens(t *testing.T) {
 	k := makeKeys(t)
 	auth, err := NewJWT(JWTConfig{
 		Keys: []Key{{"", HS256, k.secret}, {"r1", RS256, &k.rsa.PublicKey}, {"", EdDSA, k.edPub}},
-		Now:  func() time.Time { return tokenNow() },
+		Now:  tokenNow,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -73,9 +74,7 @@ func (s *server) push(user, text string, extra ...map[string]any) api {
 	s.t.Helper()
 	body := map[string]any{"user": user, "text": text}
 	for _, m := range extra {
-		for k, v := range m {
-			body[k] = v
-		}
+		maps.Copy(body, m)
 	}
 	a := s.must("POST", "/v1/push", body)
 	if a.Status != http.StatusOK {

@@ -124,8 +124,8 @@ func TestTokens(t *testing.T) {
 	} {
 		x := s.dial()
 		err := x.connect(c.user, "phone", with(c.token))
-		var closed closedError
-		if !errors.As(err, &closed) {
+		closed, ok := errors.AsType[closedError](err)
+		if !ok {
 			t.Errorf("%s: %v, want a CLOSE", name, err)
 		} else if closed.Code != c.code && closed.Code != codec.CodeUnauthorized {
 			t.Errorf("%s: closed with %s, want %s", name, closed.Code, c.code)

@@ -129,7 +129,9 @@ func (s *server) follow(stderr io.Reader, cmd *exec.Cmd, ready, done chan struct
 		s.mu.Lock()
 		s.logs = append(tail(s.logs, 2000), lines.Text())
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Msg == "ready" && ready != nil {
-			s.tcp, s.http = line.TCP, line.HTTP
+			if s.tcp == "" { // a restart keeps the ports, and by then others read them without the lock
+				s.tcp, s.http = line.TCP, line.HTTP
+			}
 			close(ready)
 			ready = nil
 		}
@@ -165,18 +167,6 @@ func (s *server) crash() {
 	s.t.Helper()
 	s.kill()
 	s.run()
-}
-
-// logged reports whether a log line contains text.
-func (s *server) logged(text string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, line := range s.logs {
-		if strings.Contains(line, text) {
-			return true
-		}
-	}
-	return false
 }
 
 // eventually polls until ok or the limit; for conditions that no signal announces.
