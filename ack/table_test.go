@@ -110,7 +110,8 @@ func (d *driver) decide(op byte, a, b int) {
 }
 
 func TestTableAgreesWithAModelUnderRandomOperations(t *testing.T) {
-	for seed := range uint64(20 / min(scale, 7)) {
+	const seeds uint64 = 20 / min(scale, 7)
+	for seed := range seeds {
 		r := rand.New(rand.NewPCG(seed, 2))
 		ops := make([]byte, 3*1500)
 		for i := range ops {
