@@ -81,7 +81,7 @@ func tail(lines []string, n int) []string {
 	return lines
 }
 
-// run starts the process. Ports: free ones the first time, the same again after a restart, as clients expect.
+// run starts the process and waits until it is ready.
 func (s *server) run() {
 	s.t.Helper()
 	if err := s.tryRun(); err != nil {
@@ -90,13 +90,7 @@ func (s *server) run() {
 }
 
 func (s *server) tryRun() error {
-	tcp, http := "127.0.0.1:0", "127.0.0.1:0"
-	if s.tcp != "" {
-		tcp, http = s.tcp, s.http
-	}
-	args := append([]string{"serve", "--data", s.dir, "--listen", tcp, "--http", http, "--set", "log.format=json"}, s.args...)
-	cmd := exec.Command(binary, args...)
-	cmd.Env = append(os.Environ(), s.env...)
+	cmd := s.command()
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err
@@ -118,6 +112,30 @@ func (s *server) tryRun() error {
 		s.kill()
 		return fmt.Errorf("the gateway was not ready within 30 s")
 	}
+}
+
+// command is the process to start: free ports the first time, later the same again.
+func (s *server) command() *exec.Cmd {
+	tcp, http := "127.0.0.1:0", "127.0.0.1:0"
+	if s.tcp != "" {
+		tcp, http = s.tcp, s.http
+	}
+	args := append([]string{"serve", "--data", s.dir, "--listen", tcp, "--http", http, "--set", "log.format=json"}, s.args...)
+	cmd := exec.Command(binary, args...)
+	cmd.Env = append(os.Environ(), s.env...)
+	return cmd
+}
+
+// stillborn starts the process and kills it after so short a time that it may be anywhere in its recovery.
+func (s *server) stillborn(after time.Duration) {
+	s.t.Helper()
+	cmd := s.command()
+	if err := cmd.Start(); err != nil {
+		s.t.Fatalf("starting the gateway: %v", err)
+	}
+	time.Sleep(after) // the random moment of the kill
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
 }
 
 // follow reads the log until the process ends; the line with msg "ready" carries the addresses.
