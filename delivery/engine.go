@@ -172,7 +172,7 @@ func (e *Engine) checkLink(l *Link) {
 	assert(open, "an open link has no session in the table")
 	assert(state.InFlight <= l.window.MsgsMax, "%d in flight in a window of %d", state.InFlight, l.window.MsgsMax)
 	assert(l.troubled.Load() == l.wantsAcks(), "the event loop does not know what the lane waits for")
-	waits := l.hold != 0 || l.queued || l.careful || l.tended || state.InFlight > 0
+	waits := l.hold != 0 || l.queued || l.wakeQueued.Load() || l.careful || l.tended || state.InFlight > 0
 	assert(!l.backlog || waits, "link of %q has a backlog and nothing that would send it", l.user)
 	assert(l.hold&(holdStuck|holdDrain) == 0 || l.tended, "link of %q waits for time and nobody looks", l.user)
 }
