@@ -18,7 +18,7 @@ build: ## the binary, static, as ./holdfast
 
 check: lint ## vet, linters, import graph and house rules: what to run before a commit
 	$(GO) vet ./...
-	$(GO) test -run 'Import|Libraries|OneLevel|Limits|Documented|Pure|NoInit|LeftForLater|Current|Exist' .
+	$(GO) test -run 'Import|Libraries|OneLevel|Limits|Documented|Pure|NoInit|LeftForLater|Current|Exist|Links|Reaches' .
 
 lint: ## the linters alone
 	$(GOLANGCI) run ./...
