@@ -28,6 +28,9 @@ func (c *core) ack(l *Link, a *codec.Ack, now Now) heard {
 	case codec.AckUpTo:
 		entries, r = c.table.AckUpTo(l.session, a.From, now.MonoMs, entries)
 	case codec.AckList:
+		if c.listBeyond(l, a) {
+			return neverSent
+		}
 		for part := range a.Ranges {
 			var p ack.AckResult
 			entries, p = c.table.Ack(l.session, part.From, part.Count, now.MonoMs, entries)
@@ -44,6 +47,17 @@ func (c *core) ack(l *Link, a *codec.Ack, now Now) heard {
 		return neverSent
 	}
 	return heard{wake: r.Wake || r.Hits+r.Late > 0 && l.troubled.Load()}
+}
+
+// listBeyond reports whether a list names a number that was never sent. It is asked before the first range counts: a frame takes
+// effect whole or not at all. Ranges rise, so the last one decides.
+func (c *core) listBeyond(l *Link, a *codec.Ack) bool {
+	var last codec.Range
+	for part := range a.Ranges {
+		last = part
+	}
+	state, open := c.table.State(l.session)
+	return open && last.From+(last.Count-1) > state.NumberLast
 }
 
 // confirm ends the deliveries of s.entries as acknowledged.
