@@ -128,7 +128,11 @@ func published(b *delivery.Batch) {
 	var w codec.PublishedWriter
 	w.Reset(b.Number)
 	for i := range b.Len() {
-		w.Add(&codec.ItemResult{Result: b.Result(i), MessageID: b.MessageID(i)})
+		id := b.MessageID(i)
+		if !codec.ValidMessageID(id) {
+			id = nil // a refused item may have named anything; the answer must be a frame that a client can take
+		}
+		w.Add(&codec.ItemResult{Result: b.Result(i), MessageID: id})
 	}
 	r.s.SendControl(w.AppendTo(nil))
 	b.Release()
@@ -149,7 +153,19 @@ func (g gateway) upstream(s *conn.Session, f codec.Frame) (codec.Code, string) {
 			return malformed(err)
 		}
 		s.SendControl(codec.AppendSynced(nil, &codec.Synced{Conversation: m.Conversation, Result: codec.ResultUnavailable}))
+	case codec.TypeRead:
+		var m codec.Read
+		if err := codec.DecodeRead(f, &m); err != nil {
+			return malformed(err)
+		}
 	case codec.TypeHeads:
+		var m codec.Heads
+		if err := codec.DecodeHeads(f, &m); err != nil {
+			return malformed(err)
+		}
+		if m.Reply {
+			return codec.CodeUnexpectedFrame, "the reply to HEADS is not sent by clients"
+		}
 		var w codec.HeadsWriter
 		w.Reset(uint64(time.Now().UnixMilli()))
 		s.SendControl(w.AppendTo(nil))

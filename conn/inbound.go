@@ -96,13 +96,14 @@ func (l *loop) refuseError(s *Session, err error) {
 // frame handles one frame of an open session.
 func (l *loop) frame(s *Session, f codec.Frame) {
 	switch f.Type {
-	case codec.TypePing:
-		if len(f.Body) > codec.PingBytesMax {
-			l.refuse(s, codec.CodeBadField, "ping data too long")
-			return
+	case codec.TypePing, codec.TypePong:
+		data, err := codec.DecodePing(f)
+		switch {
+		case err != nil:
+			l.refuseError(s, err)
+		case f.Type == codec.TypePing:
+			l.reply(s, codec.AppendPong, data)
 		}
-		l.reply(s, codec.AppendPong, f.Body)
-	case codec.TypePong:
 	case codec.TypeClose:
 		l.peerClose(s)
 	case codec.TypeConnect:
