@@ -105,6 +105,9 @@ func (s *Server) page(req *http.Request) (after uint64, limit int, p problem, ok
 
 // handleDropDead is DELETE /v1/dead-letters/{seq}.
 func (s *Server) handleDropDead(w http.ResponseWriter, req *http.Request) {
+	if !noQuery(w, req) {
+		return
+	}
 	seq, err := strconv.ParseUint(req.PathValue("seq"), 10, 64)
 	if err != nil {
 		writeProblem(w, problem{code: codeBadQuery, field: "seq", text: "must be the seq of a dead letter"}, "")

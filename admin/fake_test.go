@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -203,12 +204,18 @@ func (n *fakeNode) Message(_ context.Context, id string) ([]delivery.Delivery, e
 	return append([]delivery.Delivery(nil), n.messages[id]...), n.err
 }
 
-func (n *fakeNode) Wait(ctx context.Context, id string) ([]delivery.Delivery, error) {
-	err := n.until(ctx, func() bool { return n.err != nil || allEnded(n.messages[id]) })
-	if err != nil {
+func (n *fakeNode) Wait(ctx context.Context, id string, users ...string) ([]delivery.Delivery, error) {
+	of := func() []delivery.Delivery {
+		return slices.DeleteFunc(slices.Clone(n.messages[id]), func(d delivery.Delivery) bool {
+			return len(users) > 0 && !slices.Contains(users, d.User)
+		})
+	}
+	if err := n.until(ctx, func() bool { return n.err != nil || allEnded(of()) }); err != nil {
 		return nil, err
 	}
-	return n.Message(ctx, id)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return of(), n.err
 }
 
 func (n *fakeNode) Cancel(ctx context.Context, id string) ([]delivery.Delivery, int, error) {

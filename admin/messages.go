@@ -93,6 +93,9 @@ func (s *Server) handleMessage(w http.ResponseWriter, req *http.Request) {
 
 // handleCancel is DELETE /v1/messages/{id}.
 func (s *Server) handleCancel(w http.ResponseWriter, req *http.Request) {
+	if !noQuery(w, req) {
+		return
+	}
 	id, p, ok := messageID(req)
 	if !ok {
 		writeProblem(w, p, "")

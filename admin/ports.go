@@ -28,8 +28,8 @@ type Batch interface {
 type Inspector interface {
 	// Message returns every delivery of a message as it stands; none: the id is unknown.
 	Message(ctx context.Context, messageID string) ([]delivery.Delivery, error)
-	// Wait returns when every delivery of a message has ended; none: the id is unknown.
-	Wait(ctx context.Context, messageID string) ([]delivery.Delivery, error)
+	// Wait returns when every delivery of a message has ended, with users those to them only; none: the id is unknown.
+	Wait(ctx context.Context, messageID string, users ...string) ([]delivery.Delivery, error)
 	// Cancel ends what has not ended yet, and returns every delivery as it stands afterwards and how many it cancelled.
 	Cancel(ctx context.Context, messageID string) (after []delivery.Delivery, cancelled int, err error)
 	// User describes the devices of a user; none: never seen.

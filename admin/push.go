@@ -140,7 +140,7 @@ func (s *Server) followAll(ctx context.Context, r *pushRequest, b Batch, o waitO
 		if status, _ := r.verdict(e, b); status == statusRefused {
 			continue
 		}
-		ds, complete, err := s.follow(ctx, string(e.messageID))
+		ds, complete, err := s.follow(ctx, string(e.messageID), r.names(e)...)
 		if err != nil {
 			s.log.Warn("following a pushed message failed", "message_id", string(e.messageID), "error", err)
 		}

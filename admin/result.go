@@ -18,6 +18,15 @@ type followed struct {
 // tally is what a batch reply counts: items, not messages.
 type tally struct{ accepted, duplicate, partial, refused int }
 
+// names are the users of an item.
+func (r *pushRequest) names(e *entry) []string {
+	names := make([]string, 0, e.userTo-e.userFrom)
+	for _, user := range r.users[e.userFrom:e.userTo] {
+		names = append(names, string(user))
+	}
+	return names
+}
+
 // verdict sums up the outcomes of an item's users. failed is the first refusal.
 func (r *pushRequest) verdict(e *entry, b Batch) (status string, failed codec.Result) {
 	var accepted, duplicate, refused int

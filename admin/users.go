@@ -69,6 +69,9 @@ func viewUser(u *delivery.UserInfo) userView {
 // handleUser is GET /v1/users/{id}. A user nobody ever logged in as or pushed to is not found: the likeliest cause is a typing
 // mistake, and an empty list would hide it.
 func (s *Server) handleUser(w http.ResponseWriter, req *http.Request) {
+	if !noQuery(w, req) {
+		return
+	}
 	user := req.PathValue("id")
 	if !codec.ValidUser([]byte(user)) {
 		writeProblem(w, problemOf(codec.ResultBadUser), "")

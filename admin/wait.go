@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -72,6 +73,15 @@ func (s *Server) query(r *http.Request, named string, parse func(string) (waitMo
 	return o, problem{}, true
 }
 
+// noQuery refuses parameters where there are none: "DELETE /v1/messages/m1?user=alice" must not take back everybody's.
+func noQuery(w http.ResponseWriter, req *http.Request) bool {
+	if req.URL.RawQuery == "" {
+		return true
+	}
+	writeProblem(w, problem{code: codeBadQuery, text: "there are no parameters for this request"}, "")
+	return false
+}
+
 // limit is the timeout that holds: the default where none was given, and never over the maximum.
 func (s *Server) limit(timeout time.Duration) time.Duration {
 	if timeout == 0 {
@@ -130,9 +140,10 @@ func (s *Server) await(ctx context.Context, p *pending) bool {
 	return false
 }
 
-// follow waits until every delivery of a message has ended or ctx does, and returns how they stand then. complete: all ended.
-func (s *Server) follow(ctx context.Context, messageID string) (ds []delivery.Delivery, complete bool, err error) {
-	ds, err = s.parts.Inspector.Wait(ctx, messageID)
+// follow waits until every delivery of a message has ended or ctx does, and returns how they stand then; with users, of those to
+// them only, as a message id is unique for one user and not for all. complete: all ended.
+func (s *Server) follow(ctx context.Context, messageID string, users ...string) (ds []delivery.Delivery, complete bool, err error) {
+	ds, err = s.parts.Inspector.Wait(ctx, messageID, users...)
 	if err == nil {
 		return ds, true, nil
 	}
@@ -143,6 +154,13 @@ func (s *Server) follow(ctx context.Context, messageID string) (ds []delivery.De
 	look, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout)
 	defer cancel()
 	ds, err = s.parts.Inspector.Message(look, messageID)
+	if len(users) > 0 {
+		named := make(map[string]bool, len(users))
+		for _, user := range users {
+			named[user] = true
+		}
+		ds = slices.DeleteFunc(ds, func(d delivery.Delivery) bool { return !named[d.User] })
+	}
 	return ds, err == nil && allEnded(ds), err
 }
 

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"slices"
 )
 
 // Questions of operators. Each is answered by the lane of the user it is about, so an answer is of one moment.
@@ -76,11 +77,12 @@ func (d *Dispatcher) User(ctx context.Context, user string) (UserInfo, error) {
 	return ask(ctx, d.laneOfUser(user), func(e *Engine, now Now) UserInfo { return e.describeUser(user, now) })
 }
 
-// Wait returns when every delivery of a message id has ended, or ctx has. Empty: the id is unknown.
-func (d *Dispatcher) Wait(ctx context.Context, messageID string) ([]Delivery, error) {
+// Wait returns when every delivery of a message id has ended, or ctx has; with users, those to them only: others may have been sent
+// something else under the same id. Empty: the id is unknown.
+func (d *Dispatcher) Wait(ctx context.Context, messageID string, users ...string) ([]Delivery, error) {
 	w := d.core.watches.open()
 	defer d.core.watches.close(w)
-	records := d.core.store.Find(messageID)
+	records := recordsOf(d.core.store.Find(messageID), users)
 	for _, r := range records {
 		d.core.watches.add(w, r.Ref)
 	}
@@ -96,10 +98,22 @@ func (d *Dispatcher) Wait(ctx context.Context, messageID string) ([]Delivery, er
 	d.core.watches.seal(w)
 	select {
 	case <-w.done:
-		return d.Message(ctx, messageID)
+		return d.look(ctx, recordsOf(d.core.store.Find(messageID), users))
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// recordsOf keeps what is to one of users; nobody named: all.
+func recordsOf(records []Record, users []string) []Record {
+	if len(users) == 0 {
+		return records
+	}
+	named := make(map[string]bool, len(users))
+	for _, user := range users {
+		named[user] = true
+	}
+	return slices.DeleteFunc(records, func(r Record) bool { return !named[r.User] })
 }
 
 // ask has a lane answer a question. It must not be called by a lane.
