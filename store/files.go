@@ -85,6 +85,7 @@ func lockDir(dir string) (*os.File, error) {
 type format struct {
 	seed  uint64 // keys the hashes and checksums: nobody outside can forge a record inside a payload
 	epoch uint64 // starts of this directory; the upper part of every Seq
+	clean bool   // the last run ended by Close
 }
 
 // openFormat reads the FORMAT file, or starts a new directory, and counts the start.
@@ -109,12 +110,27 @@ func openFormat(fl *files, dir string) (format, error) {
 			return fm, fmt.Errorf("%w: %s", err, path)
 		}
 	}
-	fm.epoch++
-	text := fmt.Sprintf("holdfast-store %d\nseed %016x\nepoch %d\n", formatVersion, fm.seed, fm.epoch)
-	if err := replaceFile(fl, path, []byte(text)); err != nil {
-		return fm, fmt.Errorf("store: writing the format: %w", err)
+	wasClean := fm.clean
+	fm.epoch, fm.clean = fm.epoch+1, false
+	if err := fm.write(fl, dir); err != nil {
+		return fm, err
 	}
+	fm.clean = wasClean
 	return fm, nil
+}
+
+const cleanLine = "clean\n"
+
+// write replaces the FORMAT file.
+func (fm format) write(fl *files, dir string) error {
+	text := fmt.Sprintf("holdfast-store %d\nseed %016x\nepoch %d\n", formatVersion, fm.seed, fm.epoch)
+	if fm.clean {
+		text += cleanLine
+	}
+	if err := replaceFile(fl, filepath.Join(dir, formatFile), []byte(text)); err != nil {
+		return fmt.Errorf("store: writing the format: %w", err)
+	}
+	return nil
 }
 
 func parseFormat(text string) (fm format, err error) {
@@ -129,6 +145,7 @@ func parseFormat(text string) (fm format, err error) {
 	if n, _ := fmt.Sscanf(rest, "seed %x\nepoch %d\n", &fm.seed, &fm.epoch); n != 2 {
 		return fm, errors.New("store: the format file is damaged")
 	}
+	fm.clean = strings.HasSuffix(rest, "\n"+cleanLine)
 	return fm, nil
 }
 

@@ -25,14 +25,15 @@ var (
 // Local is the embedded engine. All methods are safe for concurrent use. One goroutine of its own, the committer, does all
 // writing; no lock is held across I/O.
 type Local struct {
-	cfg   Config
-	sums  checksums
-	seed  uint64
-	lock  *os.File
-	wake  chan struct{} // something is due earlier than the committer thinks
-	stop  chan struct{}
-	done  chan struct{}
-	fatal chan error
+	cfg    Config
+	sums   checksums
+	seed   uint64
+	format format
+	lock   *os.File
+	wake   chan struct{} // something is due earlier than the committer thinks
+	stop   chan struct{}
+	done   chan struct{}
+	fatal  chan error
 
 	mu       sync.Mutex
 	slab     slab
@@ -105,6 +106,10 @@ func (l *Local) Close() error {
 	case failure := <-l.fatal:
 		err = errors.Join(failure, err)
 	default:
+		if !l.full { // everything, notes of what was sent as well, is on the disk
+			l.format.clean = true
+			err = errors.Join(err, l.format.write(l.cfg.files, l.cfg.Dir))
+		}
 	}
 	return errors.Join(err, l.lock.Close())
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/codec"
 	"holdfast/delivery"
 )
 
@@ -107,5 +108,31 @@ func TestCallsAfterCloseAreRefused(t *testing.T) {
 	}
 	if found := l.Find("m"); len(found) != 0 {
 		t.Fatalf("find: %v", found)
+	}
+}
+
+// D2: after kill -9 what may have been sent says so, for nobody knows; after Close, and for what waits for a first device, it is known.
+func TestD2MayHaveBeenSentAfterACrash(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, Config{Dir: dir})
+	if _, err := l.Claim([]byte("alice"), []byte("phone"), time.Now().UnixMilli()); err != nil {
+		t.Fatal(err)
+	}
+	store1(t, l, must(t, l, "alice", "")[0], "m1", "for a known device")
+	store1(t, l, must(t, l, "bob", "")[0], "m2", "for whoever comes first")
+	crashed := copyDir(t, dir) // what a kill would leave
+	shut(t, l)
+	for name, c := range map[string]struct {
+		dir  string
+		want bool
+	}{"closed": {dir, false}, "killed": {crashed, true}} {
+		l := open(t, Config{Dir: c.dir})
+		for user, want := range map[string]bool{"alice": c.want, "bob": false} {
+			items, err := l.Next(new(delivery.Buffer), must(t, l, user, "")[0], codec.PriorityNormal, 0, 10, 1<<20)
+			if err != nil || len(items) != 1 || items[0].Sent != want {
+				t.Errorf("%s: %s has %+v (%v), sent should be %v", name, user, items, err, want)
+			}
+		}
+		shut(t, l)
 	}
 }

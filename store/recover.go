@@ -22,7 +22,7 @@ func (l *Local) start() error {
 	if err != nil {
 		return err
 	}
-	l.seed, l.sums = fm.seed, newChecksums(fm.seed)
+	l.format, l.seed, l.sums = fm, fm.seed, newChecksums(fm.seed)
 	if err := l.loadDevices(); err != nil {
 		return err
 	}
@@ -333,6 +333,9 @@ func (r *recovery) build() {
 			continue
 		}
 		q := &l.reg.queues[e.queue]
+		if q.device != 0 && !l.format.clean {
+			e.set(flagSent) // it may have been, just before the crash; what waits for a first device was not
+		}
 		l.link(q, slot, e.class())
 		q.messages++
 		q.bytes += int64(e.bytes())
