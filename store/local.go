@@ -29,6 +29,7 @@ type Local struct {
 	sums   checksums
 	seed   uint64
 	format format
+	doubt  doubt
 	lock   *os.File
 	wake   chan struct{} // something is due earlier than the committer thinks
 	stop   chan struct{}

@@ -33,7 +33,8 @@ func (l *Local) start() error {
 	if err := l.loadEnded(); err != nil {
 		return err
 	}
-	l.seq = max(l.seq, fm.epoch<<epochShift)
+	l.doubt = doubtAfter(l.seq, fm.epoch<<epochShift)
+	l.seq = max(l.seq, l.doubt.start)
 	g, err := l.createSegment(next)
 	if err != nil {
 		return err

@@ -223,23 +223,31 @@ func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, 
 	mid := l.hash(messageID, 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := &l.reg
-	u, known := r.names[string(user)]
-	if known && len(messageID) > 0 && l.known(u, mid, nowMs) {
+	if u, known := l.reg.names[string(user)]; known && len(messageID) > 0 && l.known(u, mid, nowMs) {
+		if targets = l.missing(dst, user, device, u, mid, nowMs); len(targets) > len(dst) {
+			return targets, false, codec.ResultAccepted
+		}
 		l.count.duplicates++
 		return dst, true, codec.ResultDuplicate
 	}
+	targets, res = l.route(dst, user, device, nowMs)
+	return targets, false, res
+}
+
+// route appends the queues a new message goes to. Called with the lock held.
+func (l *Local) route(dst []delivery.QueueID, user, device []byte, nowMs int64) ([]delivery.QueueID, codec.Result) {
+	r := &l.reg
+	u, known := r.names[string(user)]
 	staleMs := nowMs - l.cfg.DeviceRetention.Milliseconds()
-	targets = dst
 	if len(device) > 0 {
 		if d, ok := r.names[string(device)]; ok && known {
 			if q := r.find(u, d); q != 0 && r.queues[q].seenMs > staleMs {
-				return append(targets, delivery.QueueID(q)), false, codec.ResultAccepted
+				return append(dst, delivery.QueueID(q)), codec.ResultAccepted
 			}
 		}
-		return dst, false, codec.ResultUnknownDevice
+		return dst, codec.ResultUnknownDevice
 	}
-	spare := uint32(0)
+	targets, spare := dst, uint32(0)
 	if known {
 		for q := r.first[u]; q != 0; q = r.queues[q].next {
 			if d := &r.queues[q]; d.device == 0 {
@@ -250,15 +258,15 @@ func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, 
 		}
 	}
 	if len(targets) > len(dst) {
-		return targets, false, codec.ResultAccepted
+		return targets, codec.ResultAccepted
 	}
 	if spare == 0 {
 		if r.used >= l.cfg.QueuesMax {
-			return dst, false, codec.ResultStorageFull
+			return dst, codec.ResultStorageFull
 		}
 		spare = r.add(r.name(user), 0)
 	}
-	return append(targets, delivery.QueueID(spare)), false, codec.ResultAccepted
+	return append(targets, delivery.QueueID(spare)), codec.ResultAccepted
 }
 
 // sweepDevices looks at some queues for devices unseen too long: what they left goes to the dead letters, then they are forgotten.
