@@ -146,3 +146,18 @@ func (s *server) checkLedger() {
 	})
 	s.t.Log("ledger:", report)
 }
+
+// ndjson pushes a stream of lines and returns the answer's lines.
+func (s *server) ndjson(lines string) string {
+	s.t.Helper()
+	resp, err := http.Post("http://"+s.http+"/v1/push", "application/x-ndjson", strings.NewReader(lines))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return string(raw)
+}
