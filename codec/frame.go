@@ -68,7 +68,7 @@ const (
 
 // Capabilities of CONNECT.
 const (
-	CapPublisher uint64 = 1 << 0 // publishes only: no queue, no pushes (with tokens the role claim decides)
+	CapPublisher uint64 = 1 << 0 // publishes only: no queue, no pushes (with tokens the role claim must agree)
 )
 
 // Priority is a class of traffic. Order is kept per (user, device, priority).

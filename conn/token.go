@@ -145,6 +145,9 @@ func (j *JWT) identity(c *codec.Connect, cl *claims) (Identity, codec.Code, stri
 	}
 	switch cl.Role {
 	case "publisher":
+		if c.Capabilities&codec.CapPublisher == 0 { // let in, it would wait for messages that never come
+			return Identity{}, codec.CodeForbidden, "the token's role is publisher"
+		}
 		id.Publisher = true
 	case "", "client":
 		if c.Capabilities&codec.CapPublisher != 0 {

@@ -99,7 +99,7 @@ func goodTokens(t *testing.T, k *keys) map[string]tokenCase {
 		"eddsa":             {token: ed(payload()), user: "alice", device: "phone", want: Identity{User: "alice", Device: "phone"}},
 		"device in token":   {token: ed(payload("dev", "tab")), want: Identity{User: "alice", Device: "tab"}},
 		"same device twice": {token: ed(payload("dev", "tab")), device: "tab", want: Identity{User: "alice", Device: "tab"}},
-		"publisher":         {token: ed(payload("role", "publisher")), want: Identity{User: "alice", Publisher: true}},
+		"publisher":         {token: ed(payload("role", "publisher")), capabilities: codec.CapPublisher, want: Identity{User: "alice", Publisher: true}},
 		"client role":       {token: ed(payload("role", "client")), device: "d", want: Identity{User: "alice", Device: "d"}},
 		"within leeway":     {token: ed(payload("exp", tokenNow().Unix()-3)), device: "d", want: Identity{User: "alice", Device: "d", ExpireAtMs: (tokenNow().Unix() + 2) * 1000}},
 	}
@@ -120,6 +120,7 @@ func wrongTokens(t *testing.T, k *keys) map[string]tokenCase {
 		"other user":           {token: valid, user: "bob", device: "d", code: codec.CodeForbidden},
 		"other device":         {token: ed(payload("dev", "tab")), device: "phone", code: codec.CodeForbidden},
 		"client would publish": {token: valid, device: "d", capabilities: codec.CapPublisher, code: codec.CodeForbidden},
+		"publisher listens":    {token: ed(payload("role", "publisher")), device: "d", code: codec.CodeForbidden},
 		"unknown role":         {token: ed(payload("role", "admin")), device: "d", code: codec.CodeForbidden},
 		"role of another type": {token: ed(payload("role", 7)), device: "d", code: codec.CodeUnauthorized},
 		"no token":             {user: "alice", device: "d", code: codec.CodeUnauthorized},

@@ -131,7 +131,13 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%s: closed with %s, want %s", name, closed.Code, c.code)
 		}
 	}
-	p := s.login("backend", "1", with(mint("--user", "backend", "--role", "publisher")))
+	asPublisher := func(c *codec.Connect) { c.Capabilities = codec.CapPublisher }
+	back := mint("--user", "backend", "--role", "publisher")
+	err = s.dial().connect("backend", "1", with(back))
+	if closed, ok := errors.AsType[closedError](err); !ok || closed.Code != codec.CodeForbidden {
+		t.Errorf("a publisher's token without the capability (P-CONNECT-5): %v, want forbidden", err)
+	}
+	p := s.login("backend", "1", with(back), asPublisher)
 	p.publish(1, codec.PublishItem{User: []byte("alice"), MessageID: []byte("t-1"), Payload: []byte("by token")})
 	d.wantTexts(time.Second, "by token")
 }
