@@ -103,12 +103,6 @@ func (w *sim) cancel() {
 	}
 }
 
-// commits is the store's committer.
-func (w *sim) commits() {
-	w.store.commit()
-	w.after(max(1, w.between(w.plan.syncMs/2, w.plan.syncMs*2)), w.commits)
-}
-
 // troubles is everything that goes wrong by itself.
 func (w *sim) troubles() {
 	if w.calm {

@@ -44,7 +44,7 @@ func (w *sim) heal() {
 	w.logf("the faults stop")
 	w.calm = true
 	p := &w.plan
-	p.laneSlow, p.race, p.lazySweep, p.tickMs = 0, 0, 0, 100
+	p.laneSlow, p.race, p.lazySweep, p.tickMs = 0, 0, 0, max(100, p.config.AckTimeout.Milliseconds()/10)
 	p.syncMs = 10
 	w.store.queueMax = 0 // a fresh message always finds room
 	if w.node == nil {

@@ -14,6 +14,7 @@ type simStore struct {
 	w      *sim
 	notes  map[uint64]simNote // by Seq: what is durable of a message noted since the last commit
 	elided map[uint64]bool    // by Seq: ended before it was durable, so nothing of it may be on disk
+	due    bool               // a commit is planned
 }
 
 type simNote struct {
@@ -31,6 +32,18 @@ func newSimStore(w *sim) *simStore {
 
 func (s *simStore) committed() {
 	s.notes, s.elided = make(map[uint64]simNote), make(map[uint64]bool)
+}
+
+// touched plans the next commit.
+func (s *simStore) touched() {
+	if s.due {
+		return
+	}
+	s.due = true
+	s.w.after(s.w.between(s.w.plan.syncMs/2, 2*s.w.plan.syncMs), func() {
+		s.due = false
+		s.commit()
+	})
 }
 
 // commit makes everything durable and answers who waits.
@@ -53,6 +66,7 @@ func (s *simStore) Append(q QueueID, command []byte, m Meta, w Waiter, i int) (R
 		return Ref{}, pick(s.w, codec.ResultQueueFull, codec.ResultStorageFull, codec.ResultUnavailable)
 	}
 	ref, r := s.fakeStore.Append(q, command, m, w, i)
+	s.touched()
 	if r == codec.ResultAccepted {
 		s.w.ledger.appended(q, ref, command, w.(*Batch), i)
 	}
@@ -85,6 +99,7 @@ func (s *simStore) Note(ref Ref, attempts uint16, sent bool) {
 			s.notes[ref.Seq] = simNote{it.attempts, it.sent}
 		}
 		s.w.ledger.noted(ref, attempts)
+		s.touched()
 	}
 	s.fakeStore.Note(ref, attempts, sent)
 }
@@ -96,6 +111,7 @@ func (s *simStore) End(ends []Ending, nowMs int64) int {
 		}
 		s.w.ledger.ending(&ends[i], s.at(ends[i].Ref) != nil)
 	}
+	s.touched()
 	return s.fakeStore.End(ends, nowMs)
 }
 

@@ -211,7 +211,7 @@ func (n *simNode) tick() {
 	if n.ticks%(every*10) == 0 && !w.chance(w.plan.lazySweep) {
 		n.sweep()
 	}
-	if n.ticks%64 == 0 {
+	if n.ticks%512 == 0 {
 		n.core.table.Check()
 	}
 	w.steps-- // a tick is no event
