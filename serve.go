@@ -31,17 +31,20 @@ func runServe(ctx context.Context, c *Config, log *slog.Logger) error {
 	n := &node{log: log, config: c, metrics: metrics.NewSet()}
 	begun := time.Now()
 	if err := n.start(); err != nil {
-		n.stop()
+		n.stop(time.Now().Add(stopTimeout))
 		return err
 	}
 	log.Info("ready", "tcp", n.conns.Addr().String(), "http", n.httpAddr(), "data", c.Store.Dir, "auth", c.Auth.Mode,
 		"took", time.Since(begun).Round(time.Millisecond))
 	failure := n.wait(ctx)
+	begun = time.Now()
+	deadline := begun.Add(stopTimeout)
 	if failure == nil {
-		n.drain()
+		deadline = begun.Add(c.Drain.Timeout)
+		n.drain(deadline.Add(-stopShare(c.Drain.Timeout)))
 	}
 	begun = time.Now()
-	n.stop()
+	n.stop(deadline)
 	log.Info("stopped", "took", time.Since(begun).Round(time.Millisecond))
 	return failure
 }
@@ -110,9 +113,9 @@ func (n *node) ready() (bool, string) {
 	return true, ""
 }
 
-// drain asks clients to come back elsewhere and takes the ACKs that are on their way, within drain.timeout.
-func (n *node) drain() {
-	ctx, cancel := context.WithTimeout(context.Background(), n.config.Drain.Timeout)
+// drain asks clients to come back elsewhere and takes the ACKs that are on their way, until deadline at the latest.
+func (n *node) drain(deadline time.Time) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	n.log.Info("draining", "window", n.config.Drain.Window, "timeout", n.config.Drain.Timeout)
 	n.conns.Drain()
@@ -121,12 +124,17 @@ func (n *node) drain() {
 	}
 }
 
-// stopTimeout bounds the end of each listener after the drain.
+// stopTimeout bounds the end of the listeners of a node that does not drain.
 const stopTimeout = 3 * time.Second
 
-// stop ends the parts in reverse order; parts that never started are passed over.
-func (n *node) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+// stopShare is what of drain.timeout is kept for the end of the listeners: clients that do not close are waited for a second.
+func stopShare(drainTimeout time.Duration) time.Duration {
+	return min(1500*time.Millisecond, drainTimeout/2)
+}
+
+// stop ends the parts in reverse order, the listeners before deadline; parts that never started are passed over.
+func (n *node) stop(deadline time.Time) {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	if n.http != nil {
 		n.report("http", n.http.Shutdown(ctx))

@@ -171,7 +171,7 @@ func (s *Server) Err() <-chan error { return s.failed }
 // Drain sends new connections away with CodeGoingAway; those that are open go on.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// Stop closes every connection with CodeGoingAway, waits for the goodbyes to arrive (at most LingerTimeout), and ends the event loops.
+// Stop closes every connection with CodeGoingAway, waits for the goodbyes to arrive (at most LingerTimeout, and half of the time that ctx has), and ends the event loops.
 // Sessions are refused by every call afterwards, and no byte is written. Repeats return the first result.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() { s.stopErr = s.stop(ctx) })
@@ -217,7 +217,11 @@ func (s *Server) sayGoodbye(ctx context.Context) {
 		l.endDue.Store(true)
 		l.wake()
 	}
-	limit := time.NewTimer(s.cfg.LingerTimeout + 2*tickInterval)
+	most := s.cfg.LingerTimeout + 2*tickInterval
+	if end, ok := ctx.Deadline(); ok {
+		most = min(most, time.Until(end)/2) // the loops have to end in time, too
+	}
+	limit := time.NewTimer(most)
 	defer limit.Stop()
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
