@@ -187,6 +187,18 @@ func (s *server) crash() {
 	s.run()
 }
 
+// logged reports whether a log line of the gateway contains text.
+func (s *server) logged(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, line := range s.logs {
+		if strings.Contains(line, text) {
+			return true
+		}
+	}
+	return false
+}
+
 // eventually polls until ok or the limit; for conditions that no signal announces.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
