@@ -40,7 +40,7 @@ func (e *Engine) lookDrain(l *Link, now Now) {
 
 // CloseAll closes every link of the lane.
 func (e *Engine) CloseAll(code codec.Code, reason string) {
-	for _, l := range e.links {
-		l.peer.Close(code, reason, 0)
+	for _, id := range slices.Sorted(maps.Keys(e.links)) {
+		e.links[id].peer.Close(code, reason, 0)
 	}
 }
