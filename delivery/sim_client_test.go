@@ -21,7 +21,10 @@ type simDevice struct {
 	name   string // user/device
 	habit  simHabit
 
-	windowMsgs int
+	windowMsgs, windowBytes int
+
+	silent     int      // connections in a row that the server let in and that never confirmed anything
+	silentLife int      // in this life of the process
 	conn       *simConn // the latest connection it opened; nil: none
 	attached   *simConn // the latest one that the server let in
 	newest     int      // the latest connection that something arrived on
@@ -104,7 +107,7 @@ func (d *simDevice) connect() {
 	if !w.calm {
 		c.slowMs = d.habit.slowMs
 	}
-	c.link = newLink(LoginRequest{Peer: c, User: []byte(d.user.name), Device: []byte(d.device), WindowMsgs: uint64(d.windowMsgs)})
+	c.link = newLink(LoginRequest{Peer: c, User: []byte(d.user.name), Device: []byte(d.device), WindowMsgs: uint64(d.windowMsgs), WindowBytes: uint64(d.windowBytes)})
 	d.conn = c
 	w.conns = append(w.conns, c)
 	w.after(w.delay(), func() { w.login(c) })
@@ -391,7 +394,7 @@ func (w *sim) newUsers() {
 		for k := range w.between(1, int64(w.plan.devicesMax)) {
 			device := fmt.Sprintf("d%d", k)
 			d := &simDevice{w: w, user: u, device: device, name: u.name + "/" + device, habit: w.newHabit()}
-			d.windowMsgs = pick(w, 1, 8, 1000)
+			d.windowMsgs, d.windowBytes = pick(w, 1, 8, 1000), pick(w, 0, 700, 1<<20)
 			u.devices = append(u.devices, d)
 			w.after(w.between(0, 5000), d.connect)
 		}
@@ -402,4 +405,12 @@ func (w *sim) newUsers() {
 func (w *sim) anyDevice() *simDevice {
 	u := w.users[w.rand.IntN(len(w.users))]
 	return u.devices[w.rand.IntN(len(u.devices))]
+}
+
+// silentFor is what a process of this life remembers of silent.
+func (d *simDevice) silentFor(life int) int {
+	if d.silentLife != life {
+		return 0
+	}
+	return d.silent
 }

@@ -45,6 +45,7 @@ type simFrame struct {
 	bytes    []byte
 	delivery *simDelivery
 	again    bool // see credit
+	putMs    int64
 	atMs     int64
 }
 
@@ -67,6 +68,7 @@ func (c *simConn) Open(attachment any, welcome []byte) bool {
 		c.w.fail("conn %d enters while conn %d of the same device is still heard", c.id, other.id)
 	}
 	c.open = true
+	c.seen.openMs, c.seen.careful = c.w.now.MonoMs, c.device.silentFor(c.w.boots) >= streakCareful
 	c.device.attached = c
 	c.put(simFrame{bytes: slices.Clone(welcome)})
 	c.w.after(0, c.hearAll) // what was pipelined behind the login
@@ -92,6 +94,9 @@ func (c *simConn) Send(frame []byte) bool {
 		f.delivery = c.wrote(x)
 	}
 	c.put(f)
+	if c.seen.heardMs == w.now.MonoMs { // within a millisecond, before and after are the same
+		c.credit()
+	}
 	w.elsewhere()
 	if x != nil && w.chance(w.plan.race) { // the client answers before Send returns
 		for len(c.inbound) > 0 {
@@ -160,6 +165,7 @@ func (c *simConn) move() {
 
 // put adds one frame to the outbox.
 func (c *simConn) put(f simFrame) {
+	f.putMs = c.w.now.MonoMs
 	c.outbox = append(c.outbox, f)
 	c.bytes += len(f.bytes)
 	c.move()
@@ -309,13 +315,24 @@ func (c *simConn) gone() {
 	c.w.logf("conn %d (%s) is over", c.id, c.device.name)
 	c.end()
 	if c.open {
-		link := c.link
-		c.lane.post("gone", func(e *Engine, now Now) { e.Gone(link, now) })
+		c.lane.post("gone", c.leave)
 	}
 	if !c.left { // the client learns of it, now or later
 		c.w.after(c.w.between(0, c.w.plan.noticeMs), func() { c.device.lost(c, 0) })
 	}
 	c.w.after(0, c.w.forget)
+}
+
+// leave has the lane learn of the end, and counts connections in a row that ended without a word although something was in flight.
+func (c *simConn) leave(e *Engine, now Now) {
+	state, _ := c.node.core.table.State(c.link.session)
+	if state.LastAckMs == 0 && state.InFlight+state.Parked > 0 {
+		c.device.silent = c.device.silentFor(c.w.boots) + 1
+	} else {
+		c.device.silent = 0
+	}
+	c.device.silentLife = c.w.boots
+	e.Gone(c.link, now)
 }
 
 // severed is the end of the process at the other side.

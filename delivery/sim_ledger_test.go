@@ -84,7 +84,7 @@ func (g *simLedger) appended(q QueueID, ref Ref, command []byte, b *Batch, i int
 	d.poison = string(d.command.Type) == "poison"
 	key := userKey(d.command.User, d.command.MessageID)
 	for _, o := range g.byUser[key] {
-		if o.push != d.push && !o.gone && !o.forgotten {
+		if o.push != d.push && !o.gone && !o.forgotten && (o.queue == q || !g.cut(q, key)) {
 			g.w.fail("%s was accepted twice: as %d and %d", d.command.MessageID, o.ref.Seq, ref.Seq)
 		}
 	}
@@ -99,6 +99,29 @@ func (g *simLedger) appended(q QueueID, ref Ref, command []byte, b *Batch, i int
 	g.byUser[key] = append(g.byUser[key], d)
 	o := &g.orders[q][d.command.Priority]
 	o.list = append(o.list, d)
+}
+
+// cut reports whether a crash has taken a copy for this queue.
+func (g *simLedger) cut(q QueueID, key string) bool {
+	for _, o := range g.byUser[key] {
+		if o.queue == q && o.gone {
+			return true
+		}
+	}
+	return false
+}
+
+// torn reports whether d is a copy that a crash has taken, and its queue has no other.
+func (g *simLedger) torn(d *simDelivery) bool {
+	if !d.gone {
+		return false
+	}
+	for _, o := range g.byUser[userKey(d.command.User, d.command.MessageID)] {
+		if o.queue == d.queue && !o.gone {
+			return false
+		}
+	}
+	return true
 }
 
 // answered is a batch whose publisher hears.
@@ -131,13 +154,19 @@ func (g *simLedger) answered(b *Batch) {
 			for _, d := range parts {
 				g.promised(d, r)
 			}
+			if o := b.Outcome(i); r == codec.ResultAccepted && (o.Deliveries != len(parts) || string(o.MessageID) != string(x.MessageID)) {
+				g.w.fail("%s: %d deliveries reported, %d made", x.MessageID, o.Deliveries, len(parts))
+			}
 		}
 	}
 }
 
 func (g *simLedger) promised(d *simDelivery, r codec.Result) {
-	if d.gone || d.forgotten {
+	if d.forgotten || d.gone && !g.torn(d) {
 		return
+	}
+	if d.gone {
+		g.w.fail("%s was lost in a crash, and its repeat is answered %s", d, r)
 	}
 	if d.live() && !g.w.store.safe(d.ref) {
 		g.w.fail("%s (%d) was answered %s before it was durable", d.command.MessageID, d.ref.Seq, r)

@@ -109,7 +109,8 @@ func (w *sim) drawConfig() Config {
 func (p *simPlan) String() string {
 	c := &p.config
 	return fmt.Sprintf("ACK timeout %s, attempts %d live %d life, after the last %d, window %d messages %d bytes, resend %d parked %d, budget %g+%d, stuck %s, "+
-		"nack %s, extend %s, retention %s, lanes %d, tick %d ms, delay %d ms, commit %d ms, outbox %d",
+		"nack %s, extend %s, retention %s, lanes %d, tick %d ms, delay %d ms, commit %d ms, outbox %d, pace %g a user %g, troubles every %d ms",
 		c.AckTimeout, c.LiveAttemptsMax, c.LifeAttemptsMax, c.AfterLast, c.WindowMsgs, c.WindowBytes, c.UserResendMax, c.UserParkedMax,
-		c.RetryBudgetShare, c.RetryBudgetFloor, c.StuckClose, c.NackDelayMax, c.ExtendMax, c.Retention, c.Lanes, p.tickMs, p.delayMs, p.syncMs, p.outboxMax)
+		c.RetryBudgetShare, c.RetryBudgetFloor, c.StuckClose, c.NackDelayMax, c.ExtendMax, c.Retention, c.Lanes, p.tickMs, p.delayMs, p.syncMs, p.outboxMax,
+		c.PaceNodePerSecond, c.PaceUserPerSecond, p.troubleMs)
 }

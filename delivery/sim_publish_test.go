@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"holdfast/codec"
@@ -13,6 +14,7 @@ func (w *sim) publish() {
 		return
 	}
 	w.pushBatch(int(w.between(1, 3)), w.newItem)
+	w.follow()
 	w.after(w.between(1, 2*w.plan.publishMs), w.publish)
 }
 
@@ -30,8 +32,15 @@ func (w *sim) pushBatch(n int, item func() codec.PublishItem) {
 		b.Add(&x)
 	}
 	w.ledger.pushes[b] = p
+	if w.chance(0.1) {
+		b.Follow()
+	}
 	b.Done = func(b *Batch) {
 		w.ledger.answered(b)
+		if b.watch != nil {
+			w.followed = append(w.followed, simFollowed{b, p})
+			return
+		}
 		b.Release()
 	}
 	b.begin(node.core)
@@ -47,6 +56,39 @@ func (w *sim) pushBatch(n int, item func() codec.PublishItem) {
 		node.laneOfUser(string(p.items[i].User)).post("push", func(e *Engine, now Now) { e.Push(b, i, now) })
 	}
 	b.release()
+}
+
+// simFollowed is a batch whose publisher waits for the end of every delivery.
+type simFollowed struct {
+	batch *Batch
+	push  *simPush
+}
+
+// follow fails when a publisher who waits was told too early, or not at all.
+func (w *sim) follow() {
+	w.followed = slices.DeleteFunc(w.followed, func(x simFollowed) bool {
+		live := 0
+		for _, parts := range x.push.parts {
+			for _, d := range parts {
+				if d.live() {
+					live++
+				}
+			}
+		}
+		told := false
+		select {
+		case <-x.batch.watch.done:
+			told = true
+		default:
+		}
+		if told != (live == 0) {
+			w.fail("a publisher waits for %s: told %v, %d deliveries live", x.push.items[0].MessageID, told, live)
+		}
+		if told {
+			x.batch.Release()
+		}
+		return told
+	})
 }
 
 // newItem makes a message, or repeats one that was published before.
@@ -103,6 +145,28 @@ func (w *sim) cancel() {
 	}
 }
 
+// ask is an operator who looks, and the clock that says which devices are still there.
+func (w *sim) ask() {
+	if w.node == nil || len(w.ledger.all) == 0 {
+		return
+	}
+	d := w.ledger.all[w.rand.IntN(len(w.ledger.all))]
+	user := string(d.command.User)
+	w.node.laneOfUser(user).post("ask", func(e *Engine, now Now) {
+		for _, r := range w.store.Find(string(d.command.MessageID)) {
+			x := e.describe(r, now)
+			known := w.ledger.bySeq[r.Ref.Seq]
+			if known.live() == x.Status.End() || x.Status.End() && x.Status != known.status {
+				w.fail("%s is described as %s and is %s", known, x.Status, known.status)
+			}
+		}
+		e.describeUser(user, now)
+	})
+	for _, l := range w.node.lanes {
+		l.post("refresh", (*Engine).Refresh)
+	}
+}
+
 // troubles is everything that goes wrong by itself.
 func (w *sim) troubles() {
 	if w.calm {
@@ -115,6 +179,8 @@ func (w *sim) troubles() {
 		w.drain()
 	case w.chance(w.plan.cancel):
 		w.cancel()
+	case w.chance(0.05):
+		w.ask()
 	default:
 		w.anyDevice().trouble()
 	}

@@ -19,6 +19,7 @@ func (w *sim) recover() {
 		w.until(w.now.MonoMs + w.healMs()/2)
 	}
 	w.ledger.balance()
+	w.follow()
 	for _, d := range w.ledger.all {
 		switch {
 		case d.live():
@@ -37,7 +38,13 @@ func (w *sim) recover() {
 func (w *sim) healMs() int64 {
 	c := &w.plan.config
 	timeout := c.AckTimeout.Milliseconds()
-	return 80*timeout + 2*c.NackDelayMax.Milliseconds() + c.ExtendMax.Milliseconds() + c.StuckClose.Milliseconds() + 120_000
+	paceMs := int64(0)
+	for _, rate := range []float64{c.PaceNodePerSecond, c.PaceUserPerSecond} {
+		if rate > 0 {
+			paceMs += int64(float64(w.store.live) * 1500 / rate)
+		}
+	}
+	return paceMs + 80*timeout + 2*c.NackDelayMax.Milliseconds() + c.ExtendMax.Milliseconds() + c.StuckClose.Milliseconds() + 120_000
 }
 
 func (w *sim) heal() {

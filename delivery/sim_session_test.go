@@ -13,7 +13,9 @@ type simSession struct {
 	byNumber   map[uint64]*simSent
 	byDelivery map[*simDelivery]*simSent
 	noAcks     map[string]bool
+	openMs     int64
 	heardMs    int64 // last ACK, NACK or EXTEND that the server took; 0: none
+	careful    bool  // two connections before it were silent: one message at a time until it says something
 	resends    int
 	parks      int // times it was parked
 	parked     bool
@@ -68,6 +70,26 @@ func (c *simConn) mayWrite(x *codec.Push) {
 	case !c.open:
 		w.fail("conn %d: %s is written before the login is done", c.id, x.MessageID)
 	}
+	if at := c.stuckSince(); at > 0 && c.seen.byNumber[x.Number] == nil {
+		w.fail("conn %d: %s is written, and the client's TCP has taken nothing for %d ms", c.id, x.MessageID, w.now.MonoMs-at)
+	}
+}
+
+// stuckSince is when the oldest message in the outbox was put there, when that is so long ago that the server must have seen that it
+// is stuck: it has timed out, and nothing was heard since; 0 otherwise.
+func (c *simConn) stuckSince() int64 {
+	p := &c.w.plan
+	slack := 2*p.tickMs + 2*p.laneSlowMs + 100
+	for _, f := range c.outbox {
+		if f.delivery == nil || !f.delivery.live() {
+			continue
+		}
+		if c.w.now.MonoMs-f.putMs > p.config.AckTimeout.Milliseconds()+slack && c.seen.heardMs < f.putMs {
+			return f.putMs
+		}
+		return 0
+	}
+	return 0
 }
 
 // wrote takes a message that is written, and fails when it should not be there, or not look like that.
@@ -123,6 +145,9 @@ func (c *simConn) number(x *codec.Push, d *simDelivery) {
 		s.byDelivery[d], s.byNumber[x.Number] = sent, sent
 		w.node.budget.fresh(w.now.MonoMs)
 		sent.copies = 1
+		if s.heardMs == 0 {
+			c.mute(d)
+		}
 		return
 	}
 	sent.copies++
@@ -140,6 +165,19 @@ func (c *simConn) number(x *codec.Push, d *simDelivery) {
 	}
 	if w.doing != "turn" { // what was parked with its link is sent again at its own pace
 		w.node.budget.retry(w, &w.plan.config)
+	}
+}
+
+// mute bounds what is new on a connection that has not said anything: the window, what left it by ending, and single tries.
+func (c *simConn) mute(d *simDelivery) {
+	w, s := c.w, &c.seen
+	timeout := w.plan.config.AckTimeout.Milliseconds()
+	most := min(w.plan.config.WindowMsgs, c.device.windowMsgs) + c.endedHere() + 2 + int((w.now.MonoMs-s.openMs)/timeout)
+	if int(s.last) > most {
+		w.fail("conn %d never said anything and got %d messages, %d at most", c.id, s.last, most)
+	}
+	if state, _ := c.node.core.table.State(c.link.session); s.careful && state.InFlight > 1 {
+		w.fail("conn %d: %s is written beside another, and the two connections before were silent", c.id, d)
 	}
 }
 
@@ -198,7 +236,7 @@ func (c *simConn) check() {
 	if limit := min(w.plan.config.WindowMsgs, c.device.windowMsgs); count > limit {
 		w.fail("conn %d: %d messages in flight, %d allowed", c.id, count, limit)
 	}
-	if limit := w.plan.config.WindowBytes; bytes > limit && count > 1 {
+	if limit := smaller(c.device.windowBytes, w.plan.config.WindowBytes); bytes > limit && count > 1 {
 		w.fail("conn %d: %d bytes in flight, %d allowed", c.id, bytes, limit)
 	}
 }

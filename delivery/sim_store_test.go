@@ -53,11 +53,29 @@ func (s *simStore) commit() {
 }
 
 func (s *simStore) Claim(user, device []byte, nowMs int64) (QueueID, error) {
+	if s.w.doing == "refresh" { // for all links, in no order: no luck here
+		return s.fakeStore.Claim(user, device, nowMs)
+	}
 	s.w.elsewhere()
 	if !s.w.calm && s.w.chance(s.w.plan.failClaim) {
 		return 0, errFakeStore
 	}
 	return s.fakeStore.Claim(user, device, nowMs)
+}
+
+// Targets is the fake store's, and completes what a crash has cut between two devices, as the port demands of a repeat.
+func (s *simStore) Targets(dst []QueueID, user, device, messageID []byte, nowMs int64) ([]QueueID, bool, codec.Result) {
+	s.w.elsewhere()
+	targets, duplicate, r := s.fakeStore.Targets(dst, user, device, messageID, nowMs)
+	if !duplicate {
+		return targets, duplicate, r
+	}
+	for _, d := range s.w.ledger.byUser[userKey(user, messageID)] {
+		if !slices.Contains(targets, d.queue) && s.w.ledger.torn(d) && (len(device) == 0 || s.queues[d.queue].device == string(device)) {
+			targets = append(targets, d.queue)
+		}
+	}
+	return targets, len(targets) == len(dst), codec.ResultAccepted
 }
 
 func (s *simStore) Append(q QueueID, command []byte, m Meta, w Waiter, i int) (Ref, codec.Result) {

@@ -33,6 +33,7 @@ type sim struct {
 	ids       int
 	published []codec.PublishItem // everything that is to be confirmed
 	boots     int
+	followed  []simFollowed
 	calm      bool   // no more faults
 	doing     string // what the engine was told last
 
@@ -325,6 +326,7 @@ func (w *sim) crash() {
 // stop ends the process, whatever it was doing.
 func (w *sim) stop() {
 	w.node = nil
+	w.followed = nil
 	w.store.restart()
 	for _, c := range w.conns {
 		c.severed()
