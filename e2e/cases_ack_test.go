@@ -14,6 +14,7 @@ var quick = []string{"ack.timeout=1s", "tcp.keepalive_min=1s"}
 // TestC1UnackedComesAgainAfterEveryKindOfClose: read ten, ACK five, close in four ways; the other five come again with the same
 // ids, the ACKed ones do not.
 func TestC1UnackedComesAgainAfterEveryKindOfClose(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	closes := map[string]func(*device){
 		"fin":       (*device).fin,
@@ -84,6 +85,7 @@ func TestC2SecondCopyOnALiveConnection(t *testing.T) {
 // TestC2SwallowedForEver: the tries stop at the live limit; the message waits for the next login; a client that stays away from
 // ACKs for good makes it a dead letter at the life limit (G5: the count survives reconnects and restarts).
 func TestC2SwallowedForEver(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "retry.life_attempts_max=5")...)
 	d := s.login("c2f", "phone")
 	id := s.push("c2f", "m").str("message_id")
@@ -129,6 +131,7 @@ func TestC2SwallowedForEver(t *testing.T) {
 
 // TestC4OneMissingAckHoldsNothingUp: one message is never ACKed, a thousand others flow past it.
 func TestC4OneMissingAckHoldsNothingUp(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	d := s.login("c4", "phone")
 	stuck := s.push("c4", "stuck").str("message_id")
@@ -169,6 +172,7 @@ func TestC4OneMissingAckHoldsNothingUp(t *testing.T) {
 
 // TestFurther3ClientThatAcksEachIDOnce: no id is seen more than twice by a client that never repeats an ACK.
 func TestFurther3ClientThatAcksEachIDOnce(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	d := s.login("f3", "phone")
 	for i := range 200 {
@@ -192,6 +196,7 @@ func TestFurther3ClientThatAcksEachIDOnce(t *testing.T) {
 
 // TestFurther4ForeignAcks: ACKs behind, doubled or of another session lose nothing; one ahead of what was sent is a defined error.
 func TestFurther4ForeignAcks(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	d := s.login("f4", "phone")
 	s.push("f4", "a")
@@ -228,6 +233,7 @@ func TestFurther4ForeignAcks(t *testing.T) {
 
 // TestFurther12PoisonMessage: a message that crashes its client every time ends as a dead letter; its nine neighbours arrive.
 func TestFurther12PoisonMessage(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "retry.life_attempts_max=4", "login.device_burst=100")...)
 	ids := map[string]string{}
 	for i := range 10 {
@@ -281,6 +287,7 @@ func TestFurther12PoisonMessage(t *testing.T) {
 
 // TestLateAcks: an ACK after the timeout, during back-off, or by message id on a later connection ends the message.
 func TestLateAcks(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	d := s.login("late", "phone")
 	id := s.push("late", "during back-off").str("message_id")

@@ -16,6 +16,7 @@ import (
 // TestA2Takeover: two connections of one (user, device) at the same instant, many rounds: one survives, the other is told
 // "replaced"; the next message reaches the survivor only, and a late close of the old one changes nothing.
 func TestA2Takeover(t *testing.T) {
+	t.Parallel()
 	rounds := 100
 	if testing.Short() {
 		rounds = 20
@@ -135,6 +136,7 @@ func TestE3KeepaliveBorders(t *testing.T) {
 // TestE6SlowReader: a burst to a reader at a fraction of its rate: everything arrives, in order, by push or by compensation; others
 // are not slowed.
 func TestE6SlowReader(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "ack.timeout=5s", "store.queue_messages_max=20000")...)
 	d := s.login("e6", "phone")
 	other := s.login("e6-other", "phone")
@@ -166,6 +168,7 @@ func TestE6SlowReader(t *testing.T) {
 
 // TestFurther9RepliesUnderAFlood: a reader behind a flood of pushes still gets its PONG in time, or its link is closed.
 func TestFurther9RepliesUnderAFlood(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	d := s.login("f9", "phone", func(c *codec.Connect) { c.WindowMsgs = 64 })
 	pad := strings.Repeat("x", 10<<10)
@@ -189,6 +192,7 @@ func TestFurther9RepliesUnderAFlood(t *testing.T) {
 // TestI1AnyCut: login, ACKs and PINGs in one write, byte by byte, and cut anywhere give the same result; frames behind a refused
 // login have none.
 func TestI1AnyCut(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	stream := func(user string) []byte {
 		b := codec.AppendConnect(nil, &codec.Connect{Version: codec.Version, User: []byte(user), Device: []byte("phone")})
@@ -313,6 +317,7 @@ func (s *server) fds() int {
 
 // TestI5HalfClose: 50 ACKs and then FIN of the write side: all take effect, then the server closes and the route is cleared.
 func TestI5HalfClose(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	d := s.login("i5", "phone")
 	for i := range 50 {
@@ -349,6 +354,7 @@ func TestI5HalfClose(t *testing.T) {
 // TestJ1Drain: SIGTERM announces with GOAWAY, takes ACKs in flight, closes, exits 0 within its limit even if clients do not react;
 // what was not ACKed is there after the restart.
 func TestJ1Drain(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "drain.window=1s", "drain.timeout=4s", "ack.timeout=10s")...)
 	d, deaf := s.login("j1", "phone"), s.login("j1-deaf", "phone")
 	s.push("j1", "in flight")
@@ -420,6 +426,7 @@ func TestJ5DescriptorLimit(t *testing.T) {
 
 // TestK1NoLeaks: connects without a byte, refused logins, kicked sessions and ACKed messages leave no descriptor and no entry.
 func TestK1NoLeaks(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "login.device_burst=1000")...)
 	s.login("k1", "phone").logout()
 	eventually(t, 2*time.Second, "settled", func() bool { return s.metric("holdfast_online") == 0 })

@@ -13,6 +13,7 @@ import (
 
 // TestFurther15PlainOffline: log in, log out, one message, log in: it is there; also over kill -9, and for a user never seen.
 func TestFurther15PlainOffline(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	s.login("f15", "phone").logout()
 	eventually(t, time.Second, "offline", func() bool { return s.metric("holdfast_online") == 0 })
@@ -37,6 +38,7 @@ func TestFurther15PlainOffline(t *testing.T) {
 
 // TestD2EveryNumberAfterAnAbsence: an abrupt absence under steady pushes loses no number, whatever its length; copies are marked.
 func TestD2EveryNumberAfterAnAbsence(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	d := s.login("d2", "phone")
 	next, sent := 0, 0
@@ -78,6 +80,7 @@ func TestD2EveryNumberAfterAnAbsence(t *testing.T) {
 // TestD4ProgressOnEachLogin: 2000 stored messages of 1 KB, a slow reader that is cut again and again: what was ACKed does not
 // come again, and it ends.
 func TestD4ProgressOnEachLogin(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "login.device_burst=1000")...)
 	pad := strings.Repeat("x", 1000)
 	var items []map[string]any
@@ -123,6 +126,7 @@ func TestD4ProgressOnEachLogin(t *testing.T) {
 // TestD6QueueLimit: more than the limit to one absent user: the rest is refused visibly and counted exactly; the user gets what was
 // accepted, oldest first.
 func TestD6QueueLimit(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "store.queue_messages_max=1000")...)
 	accepted := 0
 	for i := range 15 {
@@ -164,6 +168,7 @@ func TestD6QueueLimit(t *testing.T) {
 
 // TestR14BacklogBeforeLive: messages pushed while the backlog drains join its tail; first receipts rise.
 func TestR14BacklogBeforeLive(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	for i := range 300 {
 		s.push("r14", fmt.Sprint(i))
@@ -185,6 +190,7 @@ func TestR14BacklogBeforeLive(t *testing.T) {
 // TestFurther6And7ResumeCursors: clients that never received anything, and clients with nonsense in the resume fields, log in at
 // once and get what is due.
 func TestFurther6And7ResumeCursors(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	s.login("f6", "phone").reset()
 	s.push("f6", "gap")
@@ -203,6 +209,7 @@ func TestFurther6And7ResumeCursors(t *testing.T) {
 
 // TestFurther8ManyInOneMillisecond: 500 messages accepted at the same time all arrive, in order.
 func TestFurther8ManyInOneMillisecond(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	var items []map[string]any
 	var texts []string
@@ -246,6 +253,7 @@ func TestTTLAndCancel(t *testing.T) {
 // TestE2HalfOpenThroughAProxy: the client's side is gone but the proxy keeps ours open: the gateway closes by missing keepalives and
 // what comes meanwhile is kept.
 func TestE2HalfOpenThroughAProxy(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 // TestG8RepeatedPublish: repeats of a message id inside the window succeed and deliver nothing new; the gateway's own copies are
 // no duplicates; an ACKed message does not come again, also over kill -9.
 func TestG8RepeatedPublish(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "store.dedup_window=6s")...)
 	d := s.login("g8", "phone")
 	again := func() api { return s.push("g8", "m", map[string]any{"message_id": "g8-1"}) }
@@ -50,6 +51,7 @@ func TestG8RepeatedPublish(t *testing.T) {
 
 // TestH3TruthfulReplies: with every queue filling up, accepted = delivered + held, exactly.
 func TestH3TruthfulReplies(t *testing.T) {
+	t.Parallel()
 	s := start(t, append(quick, "store.queue_messages_max=50")...)
 	accepted := map[string]bool{}
 	var mu sync.Mutex
@@ -93,6 +95,7 @@ func TestH3TruthfulReplies(t *testing.T) {
 
 // TestH5IDsDoNotDependOnTheClock: generated ids are distinct over restarts and concurrent publishers.
 func TestH5IDsDoNotDependOnTheClock(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	seen := map[string]bool{}
 	for range 3 {
@@ -154,6 +157,7 @@ func (d *device) publish(number uint64, items ...codec.PublishItem) []codec.Item
 
 // TestPublishFrames: a back end publishes over the TCP port; refusals are per item; a client without the role may not.
 func TestPublishFrames(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	p := s.login("backend", "1", func(c *codec.Connect) { c.Capabilities = codec.CapPublisher })
 	d := s.login("pf", "phone")
@@ -185,6 +189,7 @@ func TestPublishFrames(t *testing.T) {
 
 // TestFireAndForget: ack=false goes to who is connected, is never stored, never resent.
 func TestFireAndForget(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	s.push("ff", "nobody there", map[string]any{"ack": false})
 	d := s.login("ff", "phone")
@@ -200,6 +205,7 @@ func TestFireAndForget(t *testing.T) {
 
 // TestPriorities: in a backlog urgent messages come first, bulk last; order holds inside each class.
 func TestPriorities(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	for i := range 3 {
 		for _, p := range []string{"bulk", "normal", "urgent"} {

@@ -67,6 +67,7 @@ func TestStartErrorsNameTheirCause(t *testing.T) {
 
 // TestSecondProcessOnTheSameData is refused with a clear error and disturbs nothing.
 func TestSecondProcessOnTheSameData(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	_, stderr, code := cli(t, "", "serve", "--data", s.dir, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
 	if code == 0 || !strings.Contains(stderr, s.dir) {
@@ -78,6 +79,7 @@ func TestSecondProcessOnTheSameData(t *testing.T) {
 
 // TestPortInUse names the address.
 func TestPortInUse(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	_, stderr, code := cli(t, "", "serve", "--data", t.TempDir(), "--listen", s.tcp, "--http", "127.0.0.1:0")
 	if code == 0 || !strings.Contains(stderr, "in use") || !strings.Contains(stderr, s.tcp) {
@@ -87,6 +89,7 @@ func TestPortInUse(t *testing.T) {
 
 // TestTokens: logins need a good token; its subject is the user; a publisher needs the role.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	key := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(key, []byte(strings.Repeat("k", 48)), 0o600); err != nil {
 		t.Fatal(err)
@@ -224,6 +227,7 @@ func TestE7MemoryIsBounded(t *testing.T) {
 
 // TestTour is the example, command by command.
 func TestTour(t *testing.T) {
+	t.Parallel()
 	s := start(t, quick...)
 	url := "http://" + s.http
 	listener := exec.Command(binary, "listen", "--server", s.tcp, "--user", "alice", "--count", "1")

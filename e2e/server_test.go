@@ -5,6 +5,7 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -35,6 +36,11 @@ func runTests(m *testing.M) int {
 	if err := build.Run(); err != nil {
 		fmt.Fprintln(os.Stderr, "building the gateway:", err)
 		return 1
+	}
+	flag.Parse()
+	if own := flag.Lookup("test.parallel"); own.Value.String() == own.DefValue {
+		// Each test has a gateway of its own and mostly waits for time to pass, so more of them than cores fit.
+		_ = own.Value.Set("6")
 	}
 	return m.Run()
 }
