@@ -44,6 +44,7 @@ const (
 	blockedRetryMs  = 1000    // a due retry that found the outbox full
 	stuckCheckMs    = 1000    // between two looks at a stuck link
 	loginUnavailMs  = 1000    // retry-after when the store cannot take a login
+	loginFullMs     = 60_000  // retry-after when it has no room for another device
 	trialShiftMax   = 6       // a link that acknowledges nothing is tried after 1, 2, 4 ... 64 ACK timeouts
 	firstRetryShare = 0.4     // of the ACK timeout: the longest first back-off
 )

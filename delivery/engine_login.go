@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"errors"
+
 	"holdfast/ack"
 	"holdfast/codec"
 	"holdfast/scheduler"
@@ -21,10 +23,7 @@ func (e *Engine) Login(l *Link, now Now) {
 	}
 	q, err := e.core.store.Claim([]byte(l.user), []byte(l.device), now.WallMs)
 	if err != nil {
-		e.core.count.loginsRefused.Inc()
-		e.core.count.storeErrors.Inc()
-		l.state = linkOver
-		l.peer.Close(codec.CodeUnavailable, "the store does not answer", loginUnavailMs)
+		e.unclaimed(l, err)
 		return
 	}
 	l.queue = q
@@ -33,6 +32,22 @@ func (e *Engine) Login(l *Link, now Now) {
 		return
 	}
 	e.enter(l, now)
+}
+
+// unclaimed refuses a login that the store gave no queue. A limit is no fault of the store: a user's devices do not become fewer by
+// asking again, so that is final for the client.
+func (e *Engine) unclaimed(l *Link, err error) {
+	e.core.count.loginsRefused.Inc()
+	l.state = linkOver
+	switch {
+	case errors.Is(err, ErrTooManyDevices):
+		l.peer.Close(codec.CodeForbidden, "too many devices of this user", 0)
+	case errors.Is(err, ErrTooManyQueues):
+		l.peer.Close(codec.CodeOverloaded, "too many devices on this node", loginFullMs)
+	default:
+		e.core.count.storeErrors.Inc()
+		l.peer.Close(codec.CodeUnavailable, "the store does not answer", loginUnavailMs)
+	}
 }
 
 // replace closes the connection of old. Its heir enters when that has ended (Gone), not before: ACKs that the client sent on the old

@@ -1,6 +1,10 @@
 package delivery
 
-import "holdfast/codec"
+import (
+	"errors"
+
+	"holdfast/codec"
+)
 
 // The ports of this package: what delivery needs of the rest. Implementations live in conn (Peer) and store (Queues, Messages).
 
@@ -36,11 +40,17 @@ type Waiter interface {
 	Stored(i int, r codec.Result)
 }
 
+// What Queues.Claim refuses while the store is well.
+var (
+	ErrTooManyDevices = errors.New("the user has too many devices")
+	ErrTooManyQueues  = errors.New("too many queues")
+)
+
 // Queues is the registry of users and devices.
 type Queues interface {
 	// Claim returns the queue of (user, device) for a login and notes that it was seen at nowMs (Unix). The first device of a
 	// user that has only the default queue (device "") takes that queue over, messages included, under its own name.
-	// Names are copied.
+	// Names are copied. A new device over a limit: ErrTooManyDevices, ErrTooManyQueues; other errors are faults of the store.
 	Claim(user, device []byte, nowMs int64) (QueueID, error)
 	// Targets appends the queues a push to user goes to: with device empty every device seen within the retention of
 	// devices, or the default queue, created if need be; else that one device, which must be known.

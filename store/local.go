@@ -14,12 +14,10 @@ import (
 
 // Errors that a caller may want to tell apart.
 var (
-	ErrInUse          = errors.New("store: the data directory is in use by another process")
-	ErrVersion        = errors.New("store: the data directory has another format")
-	ErrMissing        = errors.New("store: a segment is missing")
-	ErrClosed         = errors.New("store: closed")
-	ErrTooManyDevices = errors.New("store: the user has too many devices")
-	ErrTooManyQueues  = errors.New("store: too many queues")
+	ErrInUse   = errors.New("store: the data directory is in use by another process")
+	ErrVersion = errors.New("store: the data directory has another format")
+	ErrMissing = errors.New("store: a segment is missing")
+	ErrClosed  = errors.New("store: closed")
 )
 
 // Local is the embedded engine. All methods are safe for concurrent use. One goroutine of its own, the committer, does all

@@ -117,10 +117,10 @@ func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error
 	}
 	if q == 0 {
 		if r.devices(u) >= l.cfg.DevicesPerUserMax {
-			return 0, fmt.Errorf("%w: %d", ErrTooManyDevices, l.cfg.DevicesPerUserMax)
+			return 0, fmt.Errorf("store: %w: %d", delivery.ErrTooManyDevices, l.cfg.DevicesPerUserMax)
 		}
 		if spare == 0 && r.used >= l.cfg.QueuesMax {
-			return 0, fmt.Errorf("%w: %d", ErrTooManyQueues, l.cfg.QueuesMax)
+			return 0, fmt.Errorf("store: %w: %d", delivery.ErrTooManyQueues, l.cfg.QueuesMax)
 		}
 		u, d = r.name(user), r.name(device)
 		if spare != 0 {
