@@ -78,7 +78,7 @@ func (n *node) start() error {
 
 func (n *node) startHTTP() error {
 	server, err := admin.New(n.config.adminConfig(), admin.Parts{
-		Pusher: admin.Dispatch(n.delivery), Inspector: n.delivery, DeadLetters: deadLetters{n.store},
+		Pusher: admin.Dispatch(n.delivery), Inspector: inspector{n.delivery, n.store}, DeadLetters: deadLetters{n.store},
 		Metrics: n.metrics, Ready: n.ready, Log: n.log,
 	})
 	if err != nil {

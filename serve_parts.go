@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 
@@ -105,5 +107,31 @@ func (d deadLetters) DeadLetters(after uint64, n int) ([]admin.DeadLetter, error
 	return out, nil
 }
 
-// DropDead implements admin.DeadLetters.
-func (d deadLetters) DropDead(seq uint64) (bool, error) { return d.store.DropDead(seq) }
+// flushTimeout bounds how long a request waits until what it ended is written.
+const flushTimeout = 5 * time.Second
+
+// DropDead implements admin.DeadLetters. It returns when the letter is gone for good: a crash does not bring it back.
+func (d deadLetters) DropDead(seq uint64) (bool, error) {
+	dropped, err := d.store.DropDead(seq)
+	if err != nil || !dropped {
+		return dropped, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
+	defer cancel()
+	return dropped, d.store.Flush(ctx)
+}
+
+// inspector is the dispatcher as the HTTP side sees it: a cancel is told when it is written, as an acceptance is.
+type inspector struct {
+	*delivery.Dispatcher
+	store *store.Local
+}
+
+// Cancel implements admin.Inspector.
+func (i inspector) Cancel(ctx context.Context, messageID string) (after []delivery.Delivery, cancelled int, err error) {
+	after, cancelled, err = i.Dispatcher.Cancel(ctx, messageID)
+	if err == nil && cancelled > 0 {
+		err = i.store.Flush(ctx)
+	}
+	return after, cancelled, err
+}

@@ -30,6 +30,8 @@ type batch struct {
 	endedCount  int
 	endedLastMs int64
 
+	flushes []chan struct{} // closed when this is written; guarded by Local.mu, also while it is being flushed
+
 	seg  *segment // set by the cut
 	base int64    // where buf goes in it
 }
@@ -124,7 +126,7 @@ func (b *batch) reset() {
 	}
 	b.moveBuf, b.moves = b.moveBuf[:0], b.moves[:0]
 	b.ends, b.notes, b.ended, b.device = b.ends[:0], b.notes[:0], b.ended[:0], b.device[:0]
-	b.endedCount, b.endedLastMs, b.seg, b.base, b.lazyAt = 0, 0, nil, 0, time.Time{}
+	b.endedCount, b.endedLastMs, b.flushes, b.seg, b.base, b.lazyAt = 0, 0, nil, nil, 0, time.Time{}
 }
 
 // takeLazy puts what a failed batch could not write in front of what came since. Moves are not kept: the old places are good.
@@ -133,7 +135,8 @@ func (b *batch) takeLazy(failed *batch) {
 	b.notes = append(failed.notes, b.notes...)
 	b.ended = append(failed.ended, b.ended...)
 	b.device = append(failed.device, b.device...)
-	failed.ends, failed.notes, failed.ended, failed.device = nil, nil, nil, nil
+	b.flushes = append(b.flushes, failed.flushes...)
+	failed.ends, failed.notes, failed.ended, failed.device, failed.flushes = nil, nil, nil, nil, nil
 	b.endedCount += failed.endedCount
 	b.endedLastMs = max(b.endedLastMs, failed.endedLastMs)
 	if b.lazyAt.IsZero() {

@@ -77,7 +77,7 @@ func (l *Local) batchDue() (at time.Time, ok bool) {
 	switch {
 	case l.full:
 		return l.retryAt, true
-	case len(b.buf) >= commitBytes, len(b.moves) > 0:
+	case len(b.buf) >= commitBytes, len(b.moves) > 0, len(b.flushes) > 0:
 		return time.Time{}, true
 	case b.live > 0, len(b.joined) > 0:
 		at, ok = b.putAt.Add(l.cfg.CommitDelay), true
@@ -200,6 +200,7 @@ func (l *Local) finish(b *batch, err error) {
 	l.flushing = nil
 	if err == nil {
 		l.settled(b)
+		b.tellFlushed()
 	} else {
 		l.drop(b, flagFlush)
 		l.open.takeLazy(b)
