@@ -175,9 +175,7 @@ func TestFurther3ClientThatAcksEachIDOnce(t *testing.T) {
 	t.Parallel()
 	s := start(t, quick...)
 	d := s.login("f3", "phone")
-	for i := range 200 {
-		s.push("f3", fmt.Sprint(i))
-	}
+	s.pushAll(batch("f3", "", 200))
 	seen := map[string]int{}
 	for {
 		m, err := d.push(2500 * time.Millisecond)

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -63,6 +64,7 @@ func TestE3EveryPaceInsideTheBorder(t *testing.T) {
 	s := start(t, quick...)
 	paces := []time.Duration{950 * time.Millisecond, time.Second, 1400 * time.Millisecond}
 	var links sync.WaitGroup
+	var late atomic.Int64 // links whose own frames were late: this machine was busy, the gateway is right to cut
 	for i := range 90 {
 		d := s.login(fmt.Sprint("e3-", i), "phone", func(c *codec.Connect) { c.KeepaliveS = 1 })
 		links.Go(func() {
@@ -73,11 +75,11 @@ func TestE3EveryPaceInsideTheBorder(t *testing.T) {
 			if i%5 == 0 { // PONG as well
 				life = func() { d.write(codec.AppendPong(nil, nil)) }
 			}
-			last := time.Now()
+			last, gap := time.Now(), time.Duration(0)
 			for begun := time.Now(); time.Since(begun) < 6*time.Second; {
 				time.Sleep(time.Until(last.Add(pace))) // the pace is the case
-				last = time.Now()
 				life()
+				gap, last = max(gap, time.Since(last)), time.Now()
 			}
 			for {
 				_, err := d.frame(10 * time.Second)
@@ -86,6 +88,10 @@ func TestE3EveryPaceInsideTheBorder(t *testing.T) {
 				}
 				var c closedError
 				took := time.Since(last)
+				if gap > 1480*time.Millisecond {
+					late.Add(1)
+					return
+				}
 				if !errors.As(err, &c) || c.Code != codec.CodeKeepaliveTimeout {
 					t.Errorf("link %d at %v ended with %v", i, pace, err)
 				} else if took < 1500*time.Millisecond || took > 6600*time.Millisecond {
@@ -96,6 +102,9 @@ func TestE3EveryPaceInsideTheBorder(t *testing.T) {
 		})
 	}
 	links.Wait()
+	if n := late.Load(); n > 30 {
+		t.Errorf("%d of 90 links could not keep their pace here: the rest says too little", n)
+	}
 }
 
 // TestI1TenThousandFrames: one stream of PINGs, ACKs and PUBLISH frames in one write, byte by byte, and in random pieces: each frame is
