@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -190,5 +191,33 @@ func TestAckListConfirmsItsRanges(t *testing.T) {
 	}
 	if r := h.store.Find("m1")[0]; r.Level != codec.LevelRead || r.Attempts != 1 {
 		t.Fatalf("record %+v", r)
+	}
+}
+
+// A message that was refused for a time and finds no room when it is due leaves the retry budget to those that can be sent.
+func TestDelayedMessageWithoutRoomLeavesTheRetryBudgetAlone(t *testing.T) {
+	h := newHarness(t, func(c *Config) { c.WindowBytes, c.RetryBudgetShare, c.RetryBudgetFloor = 1000, 0, 1 })
+	l, p := h.login("alice/phone")
+	large := func(x *codec.PublishItem) { x.Payload = make([]byte, 600) }
+	h.push("alice", "refused", large)
+	h.wantPushes(p, "refused")
+	h.nack(l, 1, 12*time.Second)
+	h.push("alice", "silent", large)
+	copies := len(h.wantPushes(p, "silent"))
+	for i := range 20 {
+		h.advance(2 * time.Second)
+		id := fmt.Sprintf("alive%d", i)
+		h.push("alice", id, func(x *codec.PublishItem) { x.Payload = nil })
+		for _, x := range p.pushes() {
+			switch string(x.MessageID) {
+			case "silent":
+				copies++
+			case id:
+				h.ackOne(l, x.Number)
+			}
+		}
+	}
+	if copies != 3 {
+		t.Fatalf("%d copies of the message that holds the window", copies)
 	}
 }

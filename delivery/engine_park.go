@@ -79,7 +79,7 @@ func (e *Engine) Delay(l *Link, ref Ref, dueMs int64, now Now) {
 func (e *Engine) lookDelayed(l *Link, now Now) {
 	kept := l.delayed[:0]
 	for _, d := range l.delayed {
-		if d.dueMs > now.MonoMs || l.hold != 0 {
+		if d.dueMs > now.MonoMs || l.hold != 0 || now.MonoMs < l.retryMs {
 			kept = append(kept, d)
 			continue
 		}
@@ -88,12 +88,20 @@ func (e *Engine) lookDelayed(l *Link, now Now) {
 			continue // it has ended
 		}
 		x := ack.Expired{Handle: h, Owner: l.sessionID, Entry: entry}
-		if !e.core.budget.Take(now.MonoMs) || !e.unpark(l, &x, now) {
+		if !e.fits(l, &entry) || !e.core.budget.Take(now.MonoMs) || !e.unpark(l, &x, now) {
 			kept = append(kept, d)
 		}
 	}
 	clear(l.delayed[len(kept):])
 	l.delayed = kept
+}
+
+// fits reports whether a parked message has room in the window now. It is asked before the retry budget is: a message that cannot go
+// must not use up, tick after tick, what the one that is in its way needs to be sent again.
+func (e *Engine) fits(l *Link, entry *ack.Entry) bool {
+	state, _ := e.core.table.State(l.session)
+	return state.InFlight == 0 ||
+		state.InFlight < state.Window.MsgsMax && state.BytesInFlight+int(entry.Bytes) <= state.Window.BytesMax
 }
 
 // resumeParked sends again what was parked because the link acknowledged nothing, under the same request numbers, and reports
