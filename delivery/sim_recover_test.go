@@ -118,16 +118,19 @@ func (w *sim) explain(d *simDelivery) string {
 	}
 	l := user.byDevice(q.Device)
 	_, e, ok := w.node.core.table.Find(l.session, fromRef(d.ref))
+	state, _ := w.node.core.table.State(l.session)
+	about := fmt.Sprintf("a link that is %s, held %b, %d in flight, %d parked, resume %v, queued %v, tended %v, retry in %d ms, wake queued %v, cursor %v",
+		l.describe(), l.hold, state.InFlight, state.Parked, l.resume, l.queued, l.tended, l.retryMs-w.now.MonoMs, l.wakeQueued.Load(), l.cursor)
 	switch {
 	case !ok && w.node.core.table.Stats().ParkRemoved > 0:
 		return "" // over the limit of parked messages (R11)
 	case !ok:
-		return fmt.Sprintf("not in flight on a link that is %s, held %b, cursor %v", l.describe(), l.hold, l.cursor)
+		return "not in flight on " + about
 	case e.Parked && int(e.Live) >= w.plan.config.LiveAttemptsMax:
 		return "" // it had its live attempts
 	case e.Parked && Status(e.Status) == StatusOffline && l.hold&holdParked == 0 && w.plan.config.UserResendMax < 200:
 		return "" // over the limit of resending (R11)
 	default:
-		return fmt.Sprintf("%s, parked %v, live %d, on a link that is %s, held %b", Status(e.Status), e.Parked, e.Live, l.describe(), l.hold)
+		return fmt.Sprintf("%s, parked %v, live %d, on %s", Status(e.Status), e.Parked, e.Live, about)
 	}
 }

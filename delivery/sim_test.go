@@ -68,7 +68,10 @@ func runSeed(t *testing.T, seed uint64, steps int) {
 	if len(o.trail) == 0 {
 		o = simulate(seed, steps, true) // the same again, written down
 	}
-	const tail = 150
+	tail := 150
+	if testing.Verbose() && *simSeed != 0 {
+		tail = len(o.trail)
+	}
 	t.Fatalf("seed %d: %s\nthe run: %s\nthe last events:\n%s\nseed %d: %s\nrepeat: go test ./delivery -run Sim -seed=%d -sim.steps=%d", seed, o.failure,
 		o.world.plan.String(), strings.Join(o.trail[max(0, len(o.trail)-tail):], "\n"), seed, o.failure, seed, steps)
 }
