@@ -154,6 +154,32 @@ func TestResumeOfAParkedLinkWaitsForRoomAndForTheOutbox(t *testing.T) {
 	}
 }
 
+// R9: what is left to be resumed waits when the link stalls anew, even if room turns up.
+func TestResumeWaitsWhileTheLinkIsStalledAgain(t *testing.T) {
+	h := newHarness(t, window(2))
+	l, p := h.login("alice/phone")
+	h.pushMany("alice", 1, 5)
+	for acked := false; !acked; { // parked; single tries go unanswered but for m5
+		h.advance(time.Second)
+		for _, x := range p.pushes() {
+			if string(x.MessageID) == "m5" {
+				h.ackOne(l, x.Number)
+				acked = true
+			}
+		}
+	}
+	h.wantPushes(p, "m2", "m3") // m4 finds no room
+	for l.describe() != "stalled" {
+		h.advance(time.Second)
+	}
+	p.pushes()
+	h.e.Cancel(&h.store.Find("m3")[0], h.now)
+	h.settle()
+	h.wantPushes(p)
+	h.ackOne(l, 2)
+	h.wantPushes(p, "m4")
+}
+
 func TestFrameLimitThatWasLoweredEndsWhatNoLongerFits(t *testing.T) {
 	h := newHarness(t, nil)
 	h.push("alice", "big", func(x *codec.PublishItem) { x.Payload = make([]byte, 50<<10) })
