@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -180,7 +181,7 @@ func TestD2LongAbsences(t *testing.T) {
 		eventually(t, 2*time.Second, "two ACKs are in", func() bool { return s.userBacklog("d2b") == 3 })
 		s.pushAll(batch("d2b", fmt.Sprint("away ", absence, " "), absence)) // d reads nothing
 		d = s.login("d2b", "phone")
-		want := append(texts(fmt.Sprint("seen ", absence, " "), 5)[2:], texts(fmt.Sprint("away ", absence, " "), absence)...)
+		want := slices.Concat(texts(fmt.Sprint("seen ", absence, " "), 5)[2:], texts(fmt.Sprint("away ", absence, " "), absence))
 		for i, text := range want {
 			m := d.want(3 * time.Second)
 			if m.Text != text {

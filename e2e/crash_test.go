@@ -196,11 +196,10 @@ func (p *publisher) overFrames(stop <-chan struct{}) {
 		}
 		results, err := c.Publish(ctx, batch...)
 		for _, r := range results {
-			var refusal *client.ResultError
-			if errors.As(r.Err, &refusal) {
+			if _, refused := errors.AsType[*client.ResultError](r.Err); refused {
 				p.refused.Add(1)
-				err = r.Err
-			} else if r.Err != nil {
+			}
+			if r.Err != nil {
 				err = r.Err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -68,9 +69,7 @@ func batch(user, prefix string, n int, extra ...map[string]any) []map[string]any
 	for i := range n {
 		m := map[string]any{"user": user, "text": fmt.Sprint(prefix, i)}
 		for _, e := range extra {
-			for k, v := range e {
-				m[k] = v
-			}
+			maps.Copy(m, e)
 		}
 		items = append(items, m)
 	}
