@@ -221,3 +221,19 @@ func TestDelayedMessageWithoutRoomLeavesTheRetryBudgetAlone(t *testing.T) {
 		t.Fatalf("%d copies of the message that holds the window", copies)
 	}
 }
+
+// Rule 7 for a copy the client asked for: that a later number was confirmed before it was written says nothing about it.
+func TestCopyAfterANackIsNotCountedOnAStuckLink(t *testing.T) {
+	h := newHarness(t, nil)
+	l, p := h.login("alice/phone")
+	h.pushMany("alice", 1, 2)
+	h.ackOne(l, 2)
+	h.nack(l, 1, 200*time.Millisecond)
+	p.unsent = 100
+	h.advance(time.Second)
+	h.wantPushes(p, "m1", "m2", "m1")
+	h.advance(12 * time.Second)
+	if r := h.store.Find("m1")[0]; r.Attempts != 1 || l.describe() != "stuck" {
+		t.Fatalf("%d attempts counted, the link is %s", r.Attempts, l.describe())
+	}
+}

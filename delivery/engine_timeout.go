@@ -47,10 +47,11 @@ func (e *Engine) timeout(l *Link, x *ack.Expired, now Now) {
 // reached reports whether the frame can have reached the client (rule 7): its TCP took everything, or has confirmed something
 // that was written behind it. A busy connection always has bytes on their way, so the first alone would count nothing.
 func reached(l *Link, x *ack.Expired) bool {
-	if x.Entry.Live == 0 && l.ackedMax.Load() > x.Entry.Number {
+	first := x.Entry.SentMs == x.Entry.AddedMs // the number of a later copy does not say where in the stream it is
+	if first && l.ackedMax.Load() > x.Entry.Number {
 		return true
 	}
-	if x.Entry.Live > 0 && x.LastAckMs >= x.Entry.SentMs {
+	if !first && x.LastAckMs >= x.Entry.SentMs {
 		return true
 	}
 	return l.peer.Unsent() == 0
