@@ -47,7 +47,7 @@ func (l *Local) commitLoop() {
 func (l *Local) untilDue(now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.failed || l.closed {
+	if l.failure != nil || l.closed {
 		return time.Hour // until stop
 	}
 	due := l.houseAt
@@ -88,8 +88,12 @@ func (l *Local) batchDue() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// commit writes the open batch when it is due, or in any case when forced, and does the chores that are due.
+// commit writes the open batch when it is due, or in any case when forced, and does the chores that are due. A store that has failed
+// touches its files no more: a second sync that succeeds would say nothing about what the first one lost.
 func (l *Local) commit(force bool) {
+	if l.hasFailed() {
+		return
+	}
 	now := time.Now()
 	if !now.Before(l.houseAt) {
 		l.houseAt = now.Add(housePeriod)
@@ -119,7 +123,7 @@ func (l *Local) commit(force bool) {
 func (l *Local) cutBatch(now time.Time, force bool) (*batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at, due := l.batchDue(); l.failed || !due || (now.Before(at) && !force) {
+	if at, due := l.batchDue(); !due || (now.Before(at) && !force) {
 		return nil, nil
 	}
 	if g := l.segs.active(); g.size > fileHeadBytes && g.size+int64(len(l.open.buf)+len(l.open.moveBuf)) > l.cfg.SegmentBytes {
@@ -304,10 +308,6 @@ func (l *Local) drop(b *batch, state uint32) {
 func (l *Local) writeFailed(err error) {
 	r := refusal(err)
 	l.mu.Lock()
-	if l.failed {
-		l.mu.Unlock()
-		return
-	}
 	b := l.open
 	l.drop(b, flagOpen)
 	waiting := batch{puts: slices.Clone(b.puts), joined: slices.Clone(b.joined)}
@@ -320,16 +320,15 @@ func (l *Local) writeFailed(err error) {
 		l.retryAt = time.Now().Add(l.cfg.RetryDelay)
 		l.count.diskFull++
 	} else {
-		l.failed = true
+		l.failure = err
 	}
-	failed := l.failed
 	l.mu.Unlock()
 	tellAll(&waiting, r)
 	tellJoined(&waiting, r)
 	if l.mover != nil {
 		l.mover.failed = true
 	}
-	if failed {
+	if !canPass(err) {
 		l.cfg.Log.Error("the store cannot write and stops taking messages", "error", err)
 		l.fatal <- err
 		return
@@ -340,12 +339,15 @@ func (l *Local) writeFailed(err error) {
 	l.removeHeads() // what has ended meanwhile may make room
 }
 
+func (l *Local) hasFailed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.failure != nil
+}
+
 // finalSync makes durable what an interval sync has left, at Close.
 func (l *Local) finalSync() {
-	l.mu.Lock()
-	failed := l.failed
-	l.mu.Unlock()
-	if failed {
+	if l.hasFailed() {
 		return
 	}
 	var err error

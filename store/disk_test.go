@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -222,12 +223,51 @@ func TestASyncThatFailsStopsTheStoreForGood(t *testing.T) {
 		t.Fatalf("still readable: %q", got)
 	}
 	balanced(t, l)
-	shut(t, l)
+	if err := l.Close(); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("close says %v", err)
+	}
 	l = open(t, Config{Dir: cfg.Dir})
 	defer shut(t, l)
 	if got := texts(t, l, must(t, l, "alice", "")[0]); len(got) == 0 || got[0] != "before" {
 		t.Fatalf("after a restart: %q", got)
 	}
+}
+
+// D2: the one who waits on Failed takes the error out of the channel; that must not make the end look like a good one.
+func TestD2AStoreThatFailedIsNotClosedAsClean(t *testing.T) {
+	disk := &faultyDisk{}
+	cfg := Config{Dir: t.TempDir(), files: disk.files()}
+	l := open(t, cfg)
+	if _, err := l.Claim([]byte("alice"), []byte("phone"), time.Now().UnixMilli()); err != nil {
+		t.Fatal(err)
+	}
+	q := must(t, l, "alice", "")[0]
+	ref := store1(t, l, q, "m", "may have been sent")
+	disk.set(func() { disk.syncFail = true })
+	l.Note(ref, 1, true)
+	if err := <-l.Failed(); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("got %v", err)
+	}
+	disk.set(func() { disk.syncFail = false })
+	if err := l.Close(); !errors.Is(err, syscall.EIO) {
+		t.Fatalf("close says %v, not what stopped the store", err)
+	}
+	if fm := readFormat(t, cfg.Dir); fm.clean {
+		t.Fatal("the directory is marked as closed well")
+	}
+}
+
+func readFormat(t *testing.T, dir string) format {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, formatFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fm, err := parseFormat(string(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fm
 }
 
 func TestNothingAnsweredIsLostByAPowerCut(t *testing.T) {

@@ -21,7 +21,7 @@ func (l *Local) Join(user, messageID []byte, w delivery.Waiter, i int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	u, ok := l.reg.names[string(user)]
-	if !ok || len(messageID) == 0 || l.failed || l.closed {
+	if !ok || len(messageID) == 0 || l.failure != nil || l.closed {
 		return false
 	}
 	var last *entry

@@ -48,8 +48,8 @@ type Local struct {
 	sweepAt  int // chunk that SweepExpired looked at last
 	count    counters
 	closed   bool
-	failed   bool // fail-stop: nothing is taken any more
-	full     bool // the disk was full at the last attempt
+	failure  error // fail-stop: nothing is taken any more
+	full     bool  // the disk was full at the last attempt
 
 	// The committer's own, no lock.
 	devices  devicesFile
@@ -100,15 +100,10 @@ func (l *Local) Close() error {
 	l.mu.Unlock()
 	close(l.stop)
 	<-l.done
-	err := l.closeFiles()
-	select {
-	case failure := <-l.fatal:
-		err = errors.Join(failure, err)
-	default:
-		if !l.full { // everything, notes of what was sent as well, is on the disk
-			l.format.clean = true
-			err = errors.Join(err, l.format.write(l.cfg.files, l.cfg.Dir))
-		}
+	err := errors.Join(l.failure, l.closeFiles()) // the committer has ended: failure and full are settled
+	if l.failure == nil && !l.full {              // everything, notes of what was sent as well, is on the disk
+		l.format.clean = true
+		err = errors.Join(err, l.format.write(l.cfg.files, l.cfg.Dir))
 	}
 	return errors.Join(err, l.lock.Close())
 }
@@ -177,7 +172,7 @@ func (l *Local) Append(q delivery.QueueID, command []byte, m delivery.Meta, w de
 
 // admit says whether a message may be taken, by every limit. Called with the lock held.
 func (l *Local) admit(q delivery.QueueID, n int, p codec.Priority) codec.Result {
-	if l.failed || l.closed {
+	if l.failure != nil || l.closed {
 		return codec.ResultUnavailable
 	}
 	if int(q) >= len(l.reg.queues) || q == 0 || l.reg.queues[q].gone {

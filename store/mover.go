@@ -23,7 +23,7 @@ type mover struct {
 
 // wantsMove reports whether the log holds much more than what lives.
 func (l *Local) wantsMove() bool {
-	if len(l.segs.order) < 3 || l.full || l.failed || l.closed {
+	if len(l.segs.order) < 3 || l.full || l.failure != nil || l.closed {
 		return false
 	}
 	live, all := l.count.liveBytes, l.segs.bytes

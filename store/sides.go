@@ -221,12 +221,8 @@ func (j *endedFiles) sync(l *Local) error {
 // housekeeping is done once a second.
 func (l *Local) housekeeping(now time.Time) error {
 	l.mu.Lock()
-	failed := l.failed
 	l.ended.age(now.Add(-l.cfg.DedupWindow).UnixMilli(), 10_000)
 	l.mu.Unlock()
-	if failed {
-		return nil
-	}
 	if err := l.syncSides(); err != nil {
 		return err
 	}
