@@ -33,6 +33,9 @@ func (l *Local) wantsMove() bool {
 // stepMover puts some frames that live into the open batch.
 func (l *Local) stepMover(now time.Time) {
 	l.mu.Lock()
+	if l.mover != nil && l.mover.g.removed {
+		l.mover = nil // the last of it ended since the step before, and removeHeads took it away
+	}
 	if l.mover == nil && l.wantsMove() {
 		g := l.segs.order[0]
 		l.mover = &mover{g: g, scan: newScanner(g.f, l.sums, g.num, g.size, nil)}
