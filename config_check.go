@@ -28,7 +28,7 @@ func (c *Config) derive() {
 	}
 	if c.Node.Name == "" {
 		name, err := os.Hostname()
-		if err != nil || name == "" {
+		if err != nil || name == "" || !codec.ValidNode([]byte(name)) {
 			name = "holdfast"
 		}
 		c.Node.Name = name
@@ -72,6 +72,8 @@ func (k *checker) rate(key string, r float64) {
 // check names every value that is out of range and every relation that cannot hold.
 func (c *Config) check() error {
 	k := &checker{}
+	k.that(codec.ValidNode([]byte(c.Node.Name)),
+		"node.name is %q; it must be at most %d bytes of UTF-8 without control characters: clients refuse a WELCOME with another", c.Node.Name, codec.NodeBytesMax)
 	c.checkAck(k)
 	c.checkStore(k)
 	c.checkTCP(k)

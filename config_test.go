@@ -136,6 +136,8 @@ func TestImpossibleRelationsNameTheirKeys(t *testing.T) {
 		{"tcp.listen=7700", "tcp.listen is \"7700\"; it must be host:port"},
 		{"tcp.listen=127.0.0.1:7780", "both name port 7780"},
 		{"drain.window=1m", "drain.timeout (15s)"},
+		{"node.name=" + strings.Repeat("n", 65), "node.name is"},
+		{"node.name=a\nb", "node.name is"},
 		{"http.token=short", "http.token has 5 characters"},
 		{"http.body_max=64KiB", "http.body_max (64KiB)"},
 		{"auth.mode=jwt", "auth.keys is empty"},

@@ -17,6 +17,9 @@ func ValidConversation(b []byte) bool { return validText(b, ConversationBytesMax
 // ValidType reports whether b is a message type or empty (none).
 func ValidType(b []byte) bool { return validText(b, TypeBytesMax) }
 
+// ValidNode reports whether b is a node name or empty (none).
+func ValidNode(b []byte) bool { return validText(b, NodeBytesMax) }
+
 // validText checks a string that people and logs will see: control characters (below 0x20, and 0x7f) would let a client forge lines. [P-STR-2]
 func validText(b []byte, bytesMax int) bool {
 	if len(b) > bytesMax {
