@@ -44,7 +44,7 @@ type pending struct {
 	size    int
 	w       delivery.Waiter
 	i       int
-	counted bool // in the ledger, for it ended before it was durable
+	counted bool // in the ledger already, for it ended before it was durable
 }
 
 // move is one frame copied forward. The entry points to the old place until the new one is durable.
@@ -75,7 +75,17 @@ func (n *notices) add(w delivery.Waiter, i int) {
 	n.n++
 }
 
-func (n *notices) full() bool { return n.n == len(n.list) }
+// answer collects the waiter of p, if it was not answered before.
+func (n *notices) answer(p *pending) {
+	if p != nil && p.w != nil {
+		n.add(p.w, p.i)
+		p.w = nil
+	}
+}
+
+// full reports whether there may be no room for what one more end has to tell: its own publisher, or those of the dead letters that
+// have to go for it.
+func (n *notices) full() bool { return n.n > len(n.list)-deadEvictMax }
 
 func (n *notices) tell(r codec.Result) {
 	for i := range n.n {

@@ -281,7 +281,7 @@ func (l *Local) settled(b *batch) {
 	}
 }
 
-// drop takes the puts of a batch that will not be written out of the index: they were never accepted, but for those that ended.
+// drop takes the puts of a batch that will not be written out of the index: they were never accepted, but for those that ended otherwise than as dead.
 func (l *Local) drop(b *batch, state uint32) {
 	for i := range b.puts {
 		p := &b.puts[i]
@@ -293,6 +293,7 @@ func (l *Local) drop(b *batch, state uint32) {
 			l.dead.remove(&l.slab, e)
 			l.count.dead--
 			l.count.accepted--
+			p.counted = false
 		} else {
 			d := &l.reg.queues[e.queue]
 			l.unlink(d, e, e.class())

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"holdfast/codec"
 	"holdfast/delivery"
 )
 
@@ -39,40 +40,49 @@ type DeadLetter struct {
 	Command []byte
 }
 
-// bury makes a dead letter of an entry that was just unlinked from its queue. Over the limit the oldest of the others goes.
-func (l *Local) bury(slot uint32, e *entry, reason delivery.Reason, nowMs int64) {
+// deadEvictMax is how many old letters go for a new one: one keeps the limit, two come down to one that was lowered.
+const deadEvictMax = 2
+
+// bury makes a dead letter of an entry that was just unlinked from its queue. Over the limit the oldest of the others go. Called with
+// the lock held; told must not be full.
+func (l *Local) bury(slot uint32, e *entry, reason delivery.Reason, nowMs int64, told *notices) {
 	e.kill(reason)
 	e.expireS = expireSeconds(nowMs)
 	l.dead.insert(&l.slab, slot)
 	l.open.ends = appendEnd(l.open.ends, end{seq: e.seq, endedMs: nowMs, attempts: e.attempts, status: delivery.StatusDead, reason: reason})
-	for len(l.dead.slots) > l.cfg.DeadLettersMax {
+	for n := 0; n < deadEvictMax && len(l.dead.slots) > l.cfg.DeadLettersMax; n++ {
 		l.count.deadEvicted++
 		oldest := l.dead.slots[0]
 		if oldest == slot {
 			oldest = l.dead.slots[1]
 		}
-		l.dropDead(oldest, nowMs)
+		l.dropDead(oldest, nowMs, told)
 	}
 }
 
-func (l *Local) dropDead(slot uint32, nowMs int64) {
+// dropDead takes a letter away. A publisher that still waited for it to be written is answered: its message was taken, and has ended.
+func (l *Local) dropDead(slot uint32, nowMs int64, told *notices) {
 	e := l.slab.at(slot)
+	told.answer(l.pending(e))
 	l.dead.remove(&l.slab, e)
 	l.discard(slot, e, delivery.Ending{Status: delivery.StatusDead, Reason: e.reason()}, nowMs)
 }
 
 // DropDead takes the dead letter with this Seq away for good; false: there is none. It stays known as ended for the dedup window.
 func (l *Local) DropDead(seq uint64) (bool, error) {
+	var told notices
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.closed {
+		l.mu.Unlock()
 		return false, ErrClosed
 	}
 	i, found := l.dead.search(&l.slab, seq)
 	if found {
-		l.dropDead(l.dead.slots[i], unixMs())
+		l.dropDead(l.dead.slots[i], unixMs(), &told)
 		l.wakeLazy()
 	}
+	l.mu.Unlock()
+	told.tell(codec.ResultAccepted)
 	return found, nil
 }
 
@@ -120,10 +130,11 @@ func (l *Local) lose(ref delivery.Ref, why string) {
 	}
 	// Dying may have pushed it out of a full list already.
 	if e = l.slab.live(ref); e != nil {
-		l.dropDead(ref.Slot, nowMs)
+		l.dropDead(ref.Slot, nowMs, &told)
 	}
 	l.count.lost++
 	l.wakeLazy()
 	l.mu.Unlock()
+	told.tell(codec.ResultAccepted)
 	l.cfg.Log.Error("a stored message is damaged and given up", "file", g.path, "offset", fmt.Sprint(off), "why", why)
 }

@@ -169,8 +169,18 @@ func TestAMessageThatEndedWhileItsWriteFailedIsAccepted(t *testing.T) {
 	dead, _ := l.Append(q, []byte("x"), delivery.Meta{MessageID: []byte("dead"), AcceptedMs: now, ExpireAtMs: now + dayMs}, a, 1)
 	l.Append(q, []byte("x"), delivery.Meta{MessageID: []byte("other"), AcceptedMs: now, ExpireAtMs: now + dayMs}, a, 2)
 	l.End([]delivery.Ending{{Ref: acked, Status: delivery.StatusAcked}, {Ref: dead, Status: delivery.StatusDead}}, now)
+	if !l.Join([]byte("alice"), []byte("dead"), a, 3) {
+		t.Fatal("the repeat of a letter that is not written does not wait")
+	}
 	if a.wait(0) != codec.ResultAccepted || a.wait(2) != codec.ResultStorageFull {
 		t.Fatalf("got %v", a.got)
+	}
+	// A dead letter is to be kept, so its publisher was not answered before it was; now it is refused, and may come again.
+	if a.wait(1) != codec.ResultStorageFull || a.wait(3) != codec.ResultStorageFull {
+		t.Fatalf("the publishers of a letter that could not be kept were told %d and %d", a.wait(1), a.wait(3))
+	}
+	if _, dup, _ := l.Targets(nil, []byte("alice"), nil, []byte("dead"), now); dup {
+		t.Fatal("a letter that could not be kept counts as known")
 	}
 	if g := balanced(t, l); g.Acked != 1 || g.Live != 0 {
 		t.Fatalf("got %+v", g)

@@ -200,6 +200,74 @@ func TestDeadLettersStayReadableUpToTheirLimit(t *testing.T) {
 	}
 }
 
+// H3: what is to be kept as a dead letter is accepted when the letter is on the disk, not when it died.
+func TestH3ADeadLetterIsAnsweredWhenItIsWritten(t *testing.T) {
+	cfg := Config{Dir: t.TempDir(), CommitDelay: time.Hour, LazyDelay: time.Hour, DeadLettersMax: 2}
+	l := open(t, cfg)
+	q := must(t, l, "alice", "")[0]
+	now := time.Now().UnixMilli()
+	a := newAnswers()
+	die := func(i int) {
+		ref, r := l.Append(q, []byte("x"), delivery.Meta{MessageID: fmt.Append(nil, i), AcceptedMs: now, ExpireAtMs: now + dayMs}, a, i)
+		if r != codec.ResultAccepted {
+			t.Fatal(r)
+		}
+		l.End([]delivery.Ending{{Ref: ref, Status: delivery.StatusDead, Reason: delivery.ReasonRefused}}, now)
+		balanced(t, l)
+	}
+	die(0)
+	die(1)
+	if a.told(0) || a.told(1) {
+		t.Fatal("answered before the letter is kept")
+	}
+	die(2) // the oldest letter goes for want of room, by a rule that is stated and counted
+	if !a.told(0) || a.wait(0) != codec.ResultAccepted || a.told(1) || a.told(2) {
+		t.Fatalf("got %v", a.got)
+	}
+	if ok, err := l.DropDead(l.deadSeq(t, 0)); !ok || err != nil || !a.told(1) || a.wait(1) != codec.ResultAccepted {
+		t.Fatalf("dropping: %v %v, told %v", ok, err, a.got)
+	}
+	shut(t, l)
+	if a.wait(2) != codec.ResultAccepted {
+		t.Fatalf("got %v", a.got)
+	}
+	l = open(t, cfg)
+	defer shut(t, l)
+	if letters, err := l.DeadLetters(0, 10); err != nil || len(letters) != 1 || letters[0].Record.MessageID != "2" {
+		t.Fatalf("%+v, %v", letters, err)
+	}
+}
+
+// deadSeq is the Seq of a kept dead letter.
+func (l *Local) deadSeq(t *testing.T, i int) uint64 {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slab.at(l.dead.slots[i]).seq
+}
+
+func TestALoweredLimitOfDeadLettersIsReachedStepByStep(t *testing.T) {
+	cfg := Config{Dir: t.TempDir(), DeadLettersMax: 50}
+	l := open(t, cfg)
+	die := func(i int) {
+		ref := store1(t, l, must(t, l, "alice", "")[0], fmt.Sprint(i), "x")
+		l.End([]delivery.Ending{{Ref: ref, Status: delivery.StatusDead}}, time.Now().UnixMilli())
+	}
+	for i := range 40 {
+		die(i)
+	}
+	shut(t, l)
+	cfg.DeadLettersMax = 10
+	l = open(t, cfg)
+	defer shut(t, l)
+	for i := range 30 {
+		die(100 + i)
+		if n := l.Stats().DeadLetters; n != max(10, 39-i) {
+			t.Fatalf("%d letters after %d deaths", n, i+1)
+		}
+	}
+}
+
 func TestDedupForgetsAfterItsWindowAndCountsWhenItIsShortened(t *testing.T) {
 	cfg := Config{Dir: t.TempDir(), DedupWindow: time.Hour, DedupMax: 1000}
 	l := open(t, cfg)

@@ -244,7 +244,7 @@ func (l *Local) End(ends []delivery.Ending, nowMs int64) int {
 	return won
 }
 
-// end ends one delivery; false: it had ended. told must have room for one. Called with the lock held.
+// end ends one delivery; false: it had ended. told must not be full. Called with the lock held.
 func (l *Local) end(en delivery.Ending, nowMs int64, told *notices) bool {
 	e := l.slab.live(en.Ref)
 	if e == nil || e.is(flagDead) || !en.Status.End() {
@@ -257,7 +257,7 @@ func (l *Local) end(en delivery.Ending, nowMs int64, told *notices) bool {
 	l.unlink(d, e, e.class())
 	d.messages--
 	d.bytes -= int64(e.bytes())
-	l.settle(e, told)
+	l.settle(e, en.Status == delivery.StatusDead, told)
 	switch en.Status {
 	case delivery.StatusAcked:
 		l.count.acked++
@@ -270,34 +270,37 @@ func (l *Local) end(en delivery.Ending, nowMs int64, told *notices) bool {
 		l.count.cancelled++
 	default:
 		l.count.dead++
-		l.bury(slot, e, en.Reason, nowMs)
+		l.bury(slot, e, en.Reason, nowMs, told)
 		return true
 	}
 	l.discard(slot, e, en, nowMs)
 	return true
 }
 
-// settle answers the publisher of a message that ends before it is durable, and counts it as accepted.
-func (l *Local) settle(e *entry, told *notices) {
-	var p *pending
-	switch {
-	case e.is(flagOpen):
-		p = l.open.find(e.seq)
-	case e.is(flagFlush):
-		p = l.flushing.find(e.seq)
-	default:
+// settle counts a message that ends before it is durable as accepted and answers its publisher, except for one that dies: its letter
+// is a promise, so the publisher waits until it is written. Called with the lock held.
+func (l *Local) settle(e *entry, dies bool, told *notices) {
+	p := l.pending(e)
+	if p == nil {
 		l.count.live--
-		return
-	}
-	if p.counted {
 		return
 	}
 	p.counted = true
 	l.count.accepted++
-	if p.w != nil {
-		told.add(p.w, p.i)
-		p.w = nil
+	if !dies {
+		told.answer(p)
 	}
+}
+
+// pending is the put of an entry that is not durable yet, nil when it is. Called with the lock held.
+func (l *Local) pending(e *entry) *pending {
+	switch {
+	case e.is(flagOpen):
+		return l.open.find(e.seq)
+	case e.is(flagFlush):
+		return l.flushing.find(e.seq)
+	}
+	return nil
 }
 
 // discard frees an entry that has ended for good, leaving the end for the log and the mark for the journal.
