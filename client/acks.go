@@ -123,7 +123,11 @@ func (c *Client) carryLocked(r ackRef) {
 // otherwise it makes sure that the timer does it. It is called with mu held and returns without it.
 func (c *Client) flushIfDue() {
 	s := c.live
-	if s == nil || len(s.acks.pending.refs)+len(c.carry) == 0 {
+	if s == nil {
+		c.storeMarks() // they belong to what the handler did, and that may be long before the next login
+		return
+	}
+	if len(s.acks.pending.refs)+len(c.carry) == 0 {
 		c.mu.Unlock()
 		return
 	}
@@ -169,10 +173,9 @@ func (c *Client) flushAcks() {
 		s.out.flush()
 		return
 	}
-	batch, ids := a.pending, c.unstored
-	a.pending, c.unstored = ackBatch{}, nil
-	c.mu.Unlock()
-	c.persist(ids)
+	batch := a.pending
+	a.pending = ackBatch{}
+	c.storeMarks()
 	c.mu.Lock()
 	if c.live == s {
 		c.sendBatch(s, &batch)
@@ -207,8 +210,12 @@ func (c *Client) sendBatch(s *session, b *ackBatch) {
 	c.carry = c.carry[:0]
 }
 
-// persist writes ids to the DedupStore, one batch at a time.
-func (c *Client) persist(ids []string) {
+// storeMarks writes the ids of what was confirmed to the DedupStore, one batch at a time. It is called with mu held and
+// returns without it.
+func (c *Client) storeMarks() {
+	ids := c.unstored
+	c.unstored = nil
+	c.mu.Unlock()
 	if len(ids) == 0 {
 		return
 	}

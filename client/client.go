@@ -29,7 +29,7 @@ type Client struct {
 	pub publisher // has its own lock
 
 	bytesIn, bytesOut, handled atomic.Uint64
-	inCallback                 atomic.Bool // the run goroutine is in the program's code
+	callbacks                  atomic.Int32 // calls of the program's code that Close must not wait for: it may come from them
 
 	storeMu sync.Mutex // serialises DedupStore.Append; never taken together with mu
 
@@ -108,11 +108,6 @@ func Dial(ctx context.Context, o Options) (*Client, error) {
 	s, err := c.comeBack(ctx, nil, o.DialAttempts)
 	if err != nil {
 		c.cancel()
-		c.mu.Lock()
-		if c.timer != nil {
-			c.timer.Stop()
-		}
-		c.mu.Unlock()
 		return nil, err
 	}
 	go c.run(s)
@@ -163,19 +158,13 @@ func (c *Client) Close() error {
 	s := c.live
 	if first && s != nil {
 		s.nc.SetWriteDeadline(time.Now().Add(lingerMax))
-		c.flushAcks()
-		c.mu.Lock()
-		if c.live == s {
-			c.live = nil
-			c.mu.Unlock()
-			s.finish(codec.CodeNormal)
-			c.mu.Lock()
-		}
+		c.leave(s)
 		s.nc.SetReadDeadline(time.Now().Add(lingerMax))
+	} else {
+		c.mu.Unlock()
 	}
-	c.mu.Unlock()
 	c.cancel()
-	if !c.inCallback.Load() {
+	if c.callbacks.Load() == 0 {
 		<-c.done
 	}
 	return nil
@@ -183,7 +172,7 @@ func (c *Client) Close() error {
 
 // Shutdown takes no more messages, waits until those at hand went through the handler and every publish is answered,
 // and closes. When ctx ends first it closes at once and returns the context's error. Not to be called from a handler
-// or an Events function: it would wait for itself.
+// an Events function or the done of PublishAsync: it would wait for itself.
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	c.draining = true
@@ -227,12 +216,7 @@ func (c *Client) end(err error) {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
-	ids := c.unstored
-	c.unstored = nil
-	c.mu.Unlock()
-	if c.store != nil {
-		c.persist(ids)
-	}
+	c.storeMarks()
 	c.pub.fail(err)
 }
 
@@ -242,11 +226,11 @@ func (c *Client) isClosed() bool {
 	return c.closed
 }
 
-// emit calls the program's code on the run goroutine.
+// emit calls the program's code.
 func (c *Client) emit(call func(*Events)) {
-	c.inCallback.Store(true)
+	c.callbacks.Add(1)
 	call(&c.o.Events)
-	c.inCallback.Store(false)
+	c.callbacks.Add(-1)
 }
 
 func (c *Client) connected() {
@@ -266,7 +250,9 @@ func (c *Client) disconnected(err error, final bool) {
 }
 
 func (c *Client) warn(doing string, err error) {
-	if c.o.Events.Warning != nil {
-		c.o.Events.Warning(fmt.Errorf("%s: %w", doing, err))
-	}
+	c.emit(func(e *Events) {
+		if e.Warning != nil {
+			e.Warning(fmt.Errorf("%s: %w", doing, err))
+		}
+	})
 }

@@ -167,3 +167,57 @@ func TestShutdownGivesUpWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestShutdownWaitsForAnInlineHandler(t *testing.T) {
+	hold, running := make(chan struct{}), make(chan struct{})
+	_, p, c := pair(t, Options{Inline: true, Handler: func(context.Context, *Message) error { close(running); <-hold; return nil }})
+	p.write(push(1, "a"))
+	receive(t, running)
+	down := make(chan error, 1)
+	go func() { down <- c.Shutdown(t.Context()) }()
+	p.silent(20 * time.Millisecond)
+	close(hold)
+	p.acks(1)
+	wantNormalClose(t, p)
+	if err := receive(t, down); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCloseFromTheDoneOfAPublish(t *testing.T) {
+	s, p, c := pair(t, Options{Publisher: true})
+	done := func([]Result, error) { c.Close() }
+	if err := c.PublishAsync(t.Context(), batch(1), done); err != nil {
+		t.Fatal(err)
+	}
+	number, _ := p.publish()
+	p.allAccepted(number, 1)
+	s.hangUp()
+	receive(t, c.Done())
+
+	s, p, c = pair(t, Options{Publisher: true, NoReconnect: true})
+	if err := c.PublishAsync(t.Context(), batch(1), done); err != nil { // unanswered: done comes from the end of the client
+		t.Fatal(err)
+	}
+	p.publish()
+	p.nc.Close()
+	receive(t, c.Done())
+}
+
+func TestCloseFromAWarning(t *testing.T) {
+	store := &slowStore{asked: make(chan []string, 10), reply: make(chan error, 10)}
+	for range 10 {
+		store.reply <- errors.New("disk full")
+	}
+	for _, inline := range []bool{false, true} {
+		var c *Client
+		ready := make(chan struct{})
+		s, p, made := pair(t, Options{Inline: inline, DedupStore: store, Handler: func(context.Context, *Message) error { <-ready; return nil },
+			Events: Events{Warning: func(error) { c.Close() }}})
+		c = made
+		close(ready)
+		p.write(push(1, "a"))
+		s.hangUp()
+		receive(t, c.Done())
+	}
+}

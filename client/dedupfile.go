@@ -14,8 +14,9 @@ import (
 )
 
 // DedupStore keeps the ids of settled messages over a restart of the program. The client calls Append from one
-// goroutine at a time, just before the confirmations of these messages leave: the mark is there before the server
-// forgets the message. (The other way round a crash between the two could lose the mark, but not the message.)
+// goroutine at a time, just before the confirmations of these messages leave, or at once when there is no connection:
+// the mark is there when the message comes again. (The other way round a crash between the two could lose the mark, but
+// not the message.)
 type DedupStore interface {
 	// Load gives the remembered ids, oldest first, until yield returns false. Dial calls it once.
 	Load(yield func(id string) bool) error
@@ -151,7 +152,8 @@ func (f *DedupFile) Load(yield func(id string) bool) error {
 	return nil
 }
 
-// Append writes ids behind the others, in one write. After an error nothing of them is in the file, or will be.
+// Append writes ids behind the others, in one write. After a failed write nothing of them is in the file, or will be; a
+// failed compaction leaves them in it.
 func (f *DedupFile) Append(ids []string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

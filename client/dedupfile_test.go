@@ -213,3 +213,21 @@ func TestDialFailsWhenTheDedupStoreCannotBeRead(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The mark belongs to the handler's effect, which a lost connection does not undo: it must not wait for the next login.
+func TestR17MarkIsWrittenWhileThereIsNoConnection(t *testing.T) {
+	store := &slowStore{asked: make(chan []string), reply: make(chan error)}
+	hold, running := make(chan struct{}), make(chan struct{})
+	s, p, c := pair(t, Options{DedupStore: store, BackoffBase: time.Hour, BackoffMax: time.Hour,
+		Handler: func(context.Context, *Message) error { close(running); <-hold; return nil }})
+	p.write(push(1, "a"))
+	receive(t, running)
+	p.nc.Close()
+	eventually(t, "the connection is gone", func() bool { return c.Stats().Disconnects == 1 })
+	close(hold)
+	if ids := receive(t, store.asked); !slices.Equal(ids, []string{"a"}) {
+		t.Error(ids)
+	}
+	store.reply <- nil
+	s.quiet(10 * time.Millisecond)
+}

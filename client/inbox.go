@@ -80,10 +80,15 @@ func (c *Client) receive(s *session, p *codec.Push) {
 		}
 	}
 	if c.o.Inline {
+		c.workers++ // Shutdown waits for this goroutine as it does for workers
 		c.mu.Unlock()
-		c.inCallback.Store(true)
+		c.callbacks.Add(1)
 		c.handle(m)
-		c.inCallback.Store(false)
+		c.callbacks.Add(-1)
+		c.mu.Lock()
+		c.workers--
+		c.wakeDrainLocked()
+		c.mu.Unlock()
 		return
 	}
 	c.queue.push(m)

@@ -108,15 +108,25 @@ func (c *Client) move(s *session) bool {
 	}
 	s.moved = c.newSession(nc, addr)
 	c.mu.Lock()
-	c.flushAcks()
-	s.finish(codec.CodeNormal)
+	c.leave(s)
 	c.lingerUntilClosed(s)
 	return true
 }
 
-// finish says CLOSE and ends the write side behind everything that is still to be written.
-func (s *session) finish(code codec.Code) {
-	s.out.unlock(codec.AppendClose(s.out.lock(), &codec.Close{Code: code}))
+// leave says what is pending and CLOSE normal, and ends the write side: what is confirmed later is for the next
+// session. It is called with mu held and returns without it.
+func (c *Client) leave(s *session) {
+	c.flushAcks()
+	c.mu.Lock()
+	left := c.live != s
+	if !left {
+		c.live = nil
+	}
+	c.mu.Unlock()
+	if left {
+		return
+	}
+	s.out.unlock(codec.AppendClose(s.out.lock(), &codec.Close{Code: codec.CodeNormal}))
 	s.out.finish()
 }
 

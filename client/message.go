@@ -9,8 +9,8 @@ import (
 )
 
 // Message is one message for this client. Its fields belong to the program. Its methods may be called from any
-// goroutine, at any time, also after the connection it came on has ended: what they say is then said on the next one.
-// They do not wait for the server. The first of Ack, Nack and Refuse settles the message; a later one changes nothing,
+// goroutine, at any time, also after the connection it came on has ended: an ACK and a refusal for good are then said on
+// the next one, and without them the message comes again there. They do not wait for the server. The first of Ack, Nack and Refuse settles the message; a later one changes nothing,
 // except an AckLevel that is higher. On a NoAck message they do nothing.
 type Message struct {
 	ID           string // for ever the same for this message, over all copies
@@ -116,20 +116,13 @@ func (m *Message) Extend(d time.Duration) {
 // cleanReason makes any text fit for a reason field: a control character or broken UTF-8 in an error's text must not
 // cost the connection.
 func cleanReason(s string) []byte {
-	s = strings.Map(func(r rune) rune {
+	s = strings.ToValidUTF8(s[:min(len(s), codec.ReasonBytesMax)], "") // the cut may go through a character
+	return []byte(strings.Map(func(r rune) rune {
 		if r < 0x20 || r == 0x7f {
 			return ' '
 		}
 		return r
-	}, strings.ToValidUTF8(s, "?"))
-	for len(s) > codec.ReasonBytesMax {
-		cut := codec.ReasonBytesMax
-		for cut > 0 && s[cut]&0xc0 == 0x80 {
-			cut--
-		}
-		s = s[:cut]
-	}
-	return []byte(s)
+	}, s))
 }
 
 // borrow gives a string's bytes to an encoder, which only reads them.

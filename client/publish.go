@@ -84,8 +84,9 @@ type publisher struct {
 // a message, in order. err is nil when every message was answered (a refusal is an answer), the context's error, or
 // why the client ended; results tells then which ones are not answered.
 //
-// The client must have been made with Options.Publisher. Any number of goroutines may publish at once; their messages share frames. It blocks while Options.PublishQueue
-// messages are waiting. The messages are not touched after it has returned.
+// The client must have been made with Options.Publisher. Any number of goroutines may publish at once; their messages
+// share frames. It blocks while Options.PublishQueue messages are waiting. The messages are not touched after it has
+// returned.
 func (c *Client) Publish(ctx context.Context, msgs ...Outgoing) (results []Result, err error) {
 	if !c.o.Publisher {
 		return nil, errNotPublisher
@@ -114,8 +115,8 @@ func (c *Client) Publish(ctx context.Context, msgs ...Outgoing) (results []Resul
 }
 
 // PublishAsync is Publish without the wait for the results: done is called once with them, on a goroutine of the
-// client (or, when the client has ended or all messages are refused at once, on this one). done must not block. ctx
-// bounds only the wait for room in the queue; with an error done is not called. msgs and their payloads belong to the
+// client (or, when the client has ended or all messages are refused at once, on this one). done must not block; it may
+// call Close, but not Shutdown. ctx bounds only the wait for room in the queue; with an error done is not called. msgs and their payloads belong to the
 // client until done is called.
 func (c *Client) PublishAsync(ctx context.Context, msgs []Outgoing, done func([]Result, error)) error {
 	if !c.o.Publisher {
@@ -125,7 +126,11 @@ func (c *Client) PublishAsync(ctx context.Context, msgs []Outgoing, done func([]
 		return errors.New("publish: no messages")
 	}
 	call := newCall(msgs)
-	call.callback = done
+	call.callback = func(results []Result, err error) {
+		c.callbacks.Add(1)
+		done(results, err)
+		c.callbacks.Add(-1)
+	}
 	return c.pub.submit(ctx, call)
 }
 
@@ -265,10 +270,13 @@ func (p *publisher) encode(call *publishCall, i int) codec.Result {
 		User:         borrow(m.User),
 		Device:       borrow(m.Device),
 		MessageID:    borrow(call.results[i].MessageID),
-		TTLMs:        uint64((m.TTL + time.Millisecond - 1) / time.Millisecond),
+		TTLMs:        uint64(m.TTL / time.Millisecond),
 		Type:         borrow(m.Type),
 		Conversation: borrow(m.Conversation),
 		Payload:      m.Payload,
+	}
+	if m.TTL%time.Millisecond != 0 {
+		p.item.TTLMs++ // rounded down, a short ttl would become none
 	}
 	return codec.ResultAccepted
 }

@@ -67,11 +67,11 @@ func splitServers(list []byte) []string {
 	return servers
 }
 
-// tokenState is the login token. Its value is the run goroutine's; refused is guarded by Client.mu.
+// tokenState is the login token. One goroutine uses it.
 type tokenState struct {
 	value   string
 	have    bool
-	refused int // tokens called expired since the last login
+	refused int // tokens called expired since the last good session
 }
 
 // loginToken returns the token to log in with, a new one when there is none that holds.
@@ -103,13 +103,11 @@ func (c *Client) judge(err error) verdict {
 	case !errors.As(err, &ce) || ce.Local:
 		return verdict{final: c.o.NoReconnect}
 	case ce.Code == codec.CodeTokenExpired && c.o.Token != nil && !c.o.NoReconnect:
-		c.mu.Lock()
 		c.token.refused++
-		refused := c.token.refused
-		c.mu.Unlock()
 		c.token.have = false
-		// A fresh token that is called expired as well means a wrong clock somewhere, which may be put right: back off.
-		return verdict{atOnce: refused == 1, atLeast: ce.RetryAfter}
+		// A fresh token that is called expired as well, at the login or soon behind it, means a wrong clock somewhere, which
+		// may be put right: back off.
+		return verdict{atOnce: c.token.refused == 1, atLeast: ce.RetryAfter}
 	default:
 		return verdict{final: c.o.NoReconnect || !ce.Code.Reconnect(), atLeast: ce.RetryAfter}
 	}
@@ -121,6 +119,9 @@ func (c *Client) run(s *session) {
 	for s != nil {
 		err := c.serve(s)
 		c.detach(s)
+		if time.Since(s.startedAt) >= sessionGood {
+			c.tries, c.token.refused = 0, 0
+		}
 		if errors.Is(err, errMoved) {
 			next := s.moved
 			if err = c.moveIn(next); err == nil {
@@ -131,9 +132,6 @@ func (c *Client) run(s *session) {
 		}
 		if c.isClosed() {
 			err = ErrClosed
-		}
-		if time.Since(s.startedAt) >= sessionGood {
-			c.tries = 0
 		}
 		if s, err = c.comeBack(c.ctx, err, -1); err != nil {
 			c.end(err)

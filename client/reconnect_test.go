@@ -383,3 +383,16 @@ func TestOptionsThatCannotWorkAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// A server that lets a token in and calls it expired at once (two clocks) must not make the client spin.
+func TestTokenThatExpiresRightAfterTheLoginBacksOff(t *testing.T) {
+	s := newServer(t)
+	client := start(t, s, Options{Handler: newRecorder().handle, BackoffBase: time.Hour, BackoffMax: time.Hour,
+		Token: func(context.Context) (string, error) { return "token", nil }})
+	p, _ := s.login()
+	client()
+	p.close(codec.Close{Code: codec.CodeTokenExpired})
+	p, _ = s.login() // the first one is renewed at once
+	p.close(codec.Close{Code: codec.CodeTokenExpired})
+	s.quiet(200 * time.Millisecond)
+}

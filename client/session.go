@@ -210,7 +210,6 @@ func (c *Client) attach(ctx context.Context, s *session) error {
 	c.live, c.last = s, s.info
 	c.resumeID, c.resumeNumber = s.info.SessionID, 0
 	c.stats.Logins++
-	c.token.refused = 0
 	if len(c.carry) > 0 {
 		c.flushAcks() // what was confirmed while the login was under way
 	} else {
