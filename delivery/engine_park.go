@@ -114,7 +114,7 @@ func (e *Engine) resumeParked(l *Link, now Now) (done bool) {
 		if Status(x.Entry.Status) != StatusOffline || int(x.Entry.Live) >= e.core.config.LiveAttemptsMax {
 			continue
 		}
-		if l.hold != 0 || !e.unpark(l, x, now) { // stalled again: its probe alone is sent until the next ACK
+		if l.hold&holdAll != 0 || !e.unpark(l, x, now) {
 			return false
 		}
 	}

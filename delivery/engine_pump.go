@@ -11,7 +11,7 @@ func (e *Engine) pump(l *Link, now Now) (more bool) {
 	if l.state != linkOpen {
 		return false
 	}
-	if l.resume && !e.resumeParked(l, now) {
+	if l.resuming() && !e.resumeParked(l, now) {
 		return false
 	}
 	if !l.backlog {

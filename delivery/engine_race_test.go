@@ -154,10 +154,10 @@ func TestResumeOfAParkedLinkWaitsForRoomAndForTheOutbox(t *testing.T) {
 	}
 }
 
-// R9: what is left to be resumed waits when the link stalls anew, even if room turns up.
-func TestResumeWaitsWhileTheLinkIsStalledAgain(t *testing.T) {
-	h := newHarness(t, window(2))
-	l, p := h.login("alice/phone")
+// stalledAnew is a link that was parked, spoke again, could not take everything back into its window, and fell silent.
+func stalledAnew(t *testing.T) (h *harness, l *Link, p *fakePeer) {
+	h = newHarness(t, window(2))
+	l, p = h.login("alice/phone")
 	h.pushMany("alice", 1, 5)
 	for acked := false; !acked; { // parked; single tries go unanswered but for m5
 		h.advance(time.Second)
@@ -173,11 +173,30 @@ func TestResumeWaitsWhileTheLinkIsStalledAgain(t *testing.T) {
 		h.advance(time.Second)
 	}
 	p.pushes()
+	return h, l, p
+}
+
+// R9: what is left to be resumed waits when the link stalls anew, even if room turns up.
+func TestResumeWaitsWhileTheLinkIsStalledAgain(t *testing.T) {
+	h, l, p := stalledAnew(t)
 	h.e.Cancel(&h.store.Find("m3")[0], h.now)
 	h.settle()
 	h.wantPushes(p)
 	h.ackOne(l, 2)
 	h.wantPushes(p, "m4")
+}
+
+func TestParkedLinkGetsSingleTriesWhateverIsLeftToResume(t *testing.T) {
+	h, l, p := stalledAnew(t)
+	for l.describe() != "parked" {
+		h.advance(time.Second)
+	}
+	p.pushes()
+	h.push("alice", "m6", nil)
+	h.advance(30 * time.Second)
+	l6 := h.wantPushes(p, "m6")[0]
+	h.ackOne(l, l6.Number)
+	h.wantPushes(p, "m3", "m4")
 }
 
 func TestFrameLimitThatWasLoweredEndsWhatNoLongerFits(t *testing.T) {

@@ -148,10 +148,14 @@ func (l *Link) wantsAcks() bool {
 	return l.careful || l.hold&(holdStuck|holdStalled|holdParked) != 0
 }
 
+// resuming reports whether parked entries go before anything new. When the link has stalled or is parked anew, they wait for the next
+// ACK, and single tries go on meanwhile.
+func (l *Link) resuming() bool { return l.resume && l.hold&(holdStalled|holdParked) == 0 }
+
 // unheld reports whether nothing about the link itself forbids a new message now.
 func (l *Link) unheld(nowMs int64) bool {
 	switch {
-	case l.state != linkOpen || l.resume || l.hold&holdAll != 0 || nowMs < l.retryMs:
+	case l.state != linkOpen || l.resuming() || l.hold&holdAll != 0 || nowMs < l.retryMs:
 		return false
 	case l.hold&(holdStalled|holdParked) != 0 && nowMs < l.trialMs:
 		return false
