@@ -323,16 +323,32 @@ func (c *simConn) gone() {
 	c.w.after(0, c.w.forget)
 }
 
-// leave has the lane learn of the end, and counts connections in a row that ended without a word although something was in flight.
+// leave has the lane learn of the end. It counts connections in a row that ended without a word although something was in flight, and
+// fails when a message is charged with an attempt for the lost connection that is not to blame: only one that the client skipped, or
+// that was alone on a silent connection, may be.
 func (c *simConn) leave(e *Engine, now Now) {
-	state, _ := c.node.core.table.State(c.link.session)
-	if state.LastAckMs == 0 && state.InFlight+state.Parked > 0 {
-		c.device.silent = c.device.silentFor(c.w.boots) + 1
+	w, table := c.w, c.node.core.table
+	state, _ := table.State(c.link.session)
+	silent := state.LastAckMs == 0
+	if silent && state.InFlight+state.Parked > 0 {
+		c.device.silent = c.device.silentFor(w.boots) + 1
 	} else {
 		c.device.silent = 0
 	}
-	c.device.silentLife = c.w.boots
+	c.device.silentLife = w.boots
+	entries := table.Entries(c.link.session, nil)
+	skippedBelow := c.link.ackedMax.Load()
 	e.Gone(c.link, now)
+	for i := range entries {
+		x := &entries[i].Entry
+		most := x.Attempts
+		if x.Number < skippedBelow || silent && state.InFlight == 1 {
+			most++
+		}
+		if it := w.store.at(toRef(x.Ref)); it != nil && it.attempts > most {
+			w.fail("conn %d is lost, and %s is charged: %d attempts, at most %d", c.id, w.ledger.bySeq[x.Ref.Seq], it.attempts, most)
+		}
+	}
 }
 
 // severed is the end of the process at the other side.

@@ -70,7 +70,7 @@ func (c *simConn) mayWrite(x *codec.Push) {
 	case !c.open:
 		w.fail("conn %d: %s is written before the login is done", c.id, x.MessageID)
 	}
-	if at := c.stuckSince(); at > 0 && c.seen.byNumber[x.Number] == nil {
+	if at := c.stuckSince(); at > 0 && !c.over && c.seen.byNumber[x.Number] == nil {
 		w.fail("conn %d: %s is written, and the client's TCP has taken nothing for %d ms", c.id, x.MessageID, w.now.MonoMs-at)
 	}
 }
@@ -225,6 +225,8 @@ func (c *simConn) check() {
 		switch {
 		case d == nil || sent == nil || sent.d != d:
 			w.fail("conn %d: number %d is in flight and was never written", c.id, e.Number)
+		case !d.live():
+			w.fail("conn %d: %s is in flight and has ended as %s", c.id, d, d.status)
 		case !e.Parked && !e.Armed && len(c.lane.fired) == 0:
 			w.fail("conn %d: %s is in flight without a timer", c.id, d)
 		}
