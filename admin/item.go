@@ -100,7 +100,7 @@ func (it *pushItem) decode(s *scanner) (p problem, ok bool) {
 			return problem{code: codeUnknownField, field: string(clip(name)), text: "unknown field; there are " + knownFields}, false
 		}
 		if it.given&f != 0 {
-			return problem{code: codecName(codec.ResultBadField), field: string(name), text: "the field is given twice"}, false
+			return problem{code: codec.ResultBadField.String(), field: string(name), text: "the field is given twice"}, false
 		}
 		if s.peek() != 'n' || !s.literal("null") { // null means not given
 			it.given |= f
@@ -219,7 +219,10 @@ func (it *pushItem) ttl(s *scanner) (problem, bool) {
 	if d <= 0 {
 		return refuse(codec.ResultBadTTL, "ttl", "must be above 0; leave it out for the server's retention")
 	}
-	it.TTLMs = uint64((d + time.Millisecond - 1) / time.Millisecond) // never rounded down to "no ttl"
+	it.TTLMs = uint64(d / time.Millisecond)
+	if d%time.Millisecond != 0 {
+		it.TTLMs++ // never rounded down to "no ttl"
+	}
 	return problem{}, true
 }
 
@@ -232,14 +235,7 @@ func (it *pushItem) priority(s *scanner) (problem, bool) {
 	if !ok {
 		return problem{}, false
 	}
-	switch string(v) {
-	case "normal":
-		it.Priority = codec.PriorityNormal
-	case "urgent":
-		it.Priority = codec.PriorityUrgent
-	case "bulk":
-		it.Priority = codec.PriorityBulk
-	default:
+	if it.Priority, ok = codec.ParsePriority(borrow(v)); !ok {
 		return refuse(codec.ResultBadField, "priority", hint)
 	}
 	return problem{}, true
@@ -366,7 +362,7 @@ func wrongType(s *scanner, name string, r codec.Result, text string) (problem, b
 
 // refuse is the problem of one field; the ok that goes with it is always false.
 func refuse(r codec.Result, field, text string) (problem, bool) {
-	return problem{code: codecName(r), field: field, text: text}, false
+	return problem{code: r.String(), field: field, text: text}, false
 }
 
 // depthMax bounds the nesting of values that are only passed over.

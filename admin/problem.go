@@ -43,9 +43,6 @@ type problem struct {
 	text  string // what is wrong and what to do about it; read behind "field: "
 }
 
-// codecName is the stable name of a result.
-func codecName(r codec.Result) string { return r.String() }
-
 // problemOf explains a result that is no success.
 func problemOf(r codec.Result) problem {
 	field, text := explain(r)

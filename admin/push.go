@@ -140,7 +140,7 @@ func (s *Server) followAll(ctx context.Context, r *pushRequest, b Batch, o waitO
 		if status, _ := r.verdict(e, b); status == statusRefused {
 			continue
 		}
-		ds, complete, err := s.follow(ctx, string(e.messageID), r.names(e)...)
+		ds, complete, err := s.follow(ctx, string(e.messageID), r.names(e, b)...)
 		if err != nil {
 			s.log.Warn("following a pushed message failed", "message_id", string(e.messageID), "error", err)
 		}
@@ -159,7 +159,6 @@ func (s *Server) reply(w http.ResponseWriter, r *pushRequest, b Batch, states []
 		}
 		return &states[i]
 	}
-	status := http.StatusOK
 	r.out = append(r.out[:0], '{')
 	if single {
 		e := &r.entries[0]
@@ -191,8 +190,7 @@ func (s *Server) reply(w http.ResponseWriter, r *pushRequest, b Batch, states []
 	}
 	r.out = append(r.out, '}', '\n')
 	s.count(t)
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.config.WriteTimeout))
-	writeBody(w, status, r.out)
+	writeBody(w, http.StatusOK, r.out)
 }
 
 // appendIndexed appends the result of entry i as an object that names its index in the request.

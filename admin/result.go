@@ -18,11 +18,14 @@ type followed struct {
 // tally is what a batch reply counts: items, not messages.
 type tally struct{ accepted, duplicate, partial, refused int }
 
-// names are the users of an item.
-func (r *pushRequest) names(e *entry) []string {
+// names are the users of an item whose message was accepted, now or before. (A refused one may have a message of the same id
+// by another publisher, whose end is not this one's.)
+func (r *pushRequest) names(e *entry, b Batch) []string {
 	names := make([]string, 0, e.userTo-e.userFrom)
-	for _, user := range r.users[e.userFrom:e.userTo] {
-		names = append(names, string(user))
+	for i, user := range r.users[e.userFrom:e.userTo] {
+		if b.Result(e.first + i).OK() {
+			names = append(names, string(user))
+		}
 	}
 	return names
 }

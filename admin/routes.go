@@ -2,7 +2,6 @@ package admin
 
 import (
 	_ "embed"
-	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -127,6 +126,3 @@ func (m *routeMeter) observe(status int, took time.Duration) {
 	}
 	m.seconds.Update(took.Seconds())
 }
-
-// writeProcessMetrics is what /metrics shows of the Go runtime and the process.
-func writeProcessMetrics(w io.Writer) { metrics.WriteProcessMetrics(w) }

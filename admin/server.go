@@ -55,7 +55,7 @@ func New(c Config, p Parts) (*Server, error) {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
 	if p.Process == nil {
-		p.Process = writeProcessMetrics
+		p.Process = metrics.WriteProcessMetrics
 	}
 	s := &Server{config: c, parts: p, log: p.Log, token: sha256.Sum256([]byte(c.Token)), failed: make(chan error, 1)}
 	s.bodies.max = c.BodyMemoryMax
@@ -143,7 +143,7 @@ func (s *Server) guard(r route) http.Handler {
 	m := s.meters.route(s.parts.Metrics, r)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		started := time.Now()
-		rec := &recorder{ResponseWriter: w, status: http.StatusOK}
+		rec := &recorder{ResponseWriter: w, patience: s.config.WriteTimeout}
 		defer func() {
 			m.observe(rec.status, time.Since(started))
 			s.meters.refuse(rec.code)
@@ -167,16 +167,28 @@ func (s *Server) authorized(req *http.Request) bool {
 	return subtle.ConstantTimeCompare(sum[:], s.token[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
-// recorder remembers the status and the error code of a reply. It unwraps for http.ResponseController.
+// recorder remembers the status and the error code of a reply, and gives the client patience to take it, from its first
+// byte on. It unwraps for http.ResponseController.
 type recorder struct {
 	http.ResponseWriter
-	status int
-	code   string
+	patience time.Duration
+	status   int // 0: nothing was written yet
+	code     string
 }
 
+// WriteHeader starts the reply.
 func (r *recorder) WriteHeader(status int) {
 	r.status = status
+	_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(r.patience)) // no deadline: a ResponseWriter of a test
 	r.ResponseWriter.WriteHeader(status)
+}
+
+// Write starts the reply if WriteHeader has not.
+func (r *recorder) Write(b []byte) (int, error) {
+	if r.status == 0 {
+		r.WriteHeader(http.StatusOK)
+	}
+	return r.ResponseWriter.Write(b)
 }
 
 // Unwrap is for http.ResponseController.

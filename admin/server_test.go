@@ -284,3 +284,35 @@ func TestStartTellsWhyItCannotListen(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestHTTP2StreamOutlivesTheTimeOfOneAnswer(t *testing.T) {
+	r := newRig(t, func(c *Config, _ *Parts) { c.WriteTimeout = 30 * time.Millisecond })
+	c := r.converse(t, h2cClient(t), "")
+	for i := range 2 {
+		c.say(fmt.Sprintf(`{"user":"u","message_id":"m%d"}`+"\n", i))
+		if got := c.hear(); got.Status != "accepted" {
+			t.Errorf("got %s", got)
+		}
+		time.Sleep(60 * time.Millisecond)
+	}
+}
+
+// A reader that stops reading must not hold a reply and its memory for ever, whatever it asked for.
+func TestReplyThatIsNotReadIsCut(t *testing.T) {
+	big := strings.Repeat("x", 64<<20)
+	r := newRig(t, func(c *Config, p *Parts) {
+		c.WriteTimeout = 50 * time.Millisecond
+		p.Process = func(w io.Writer) { _, _ = io.WriteString(w, big) }
+	})
+	nc, err := net.Dial("tcp", r.server.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	fmt.Fprint(nc, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := r.server.http.Shutdown(ctx); err != nil {
+		t.Errorf("the reply is still being written: %v", err)
+	}
+}

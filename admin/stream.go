@@ -68,6 +68,7 @@ func (s *Server) pushStream(w http.ResponseWriter, req *http.Request, o waitOpti
 		// for "100 Continue" must get that first.
 		w.WriteHeader(http.StatusOK)
 		_ = st.control.Flush()
+		_ = st.control.SetWriteDeadline(time.Time{})
 	}
 	// A stop of the server, and a writer that failed, wake a reader that sits in Read.
 	defer context.AfterFunc(s.stopping, st.interrupt)()
@@ -297,6 +298,7 @@ func (st *stream) send(w http.ResponseWriter, lines []byte) {
 	if err := st.control.Flush(); err != nil {
 		st.fail()
 	}
+	_ = st.control.SetWriteDeadline(time.Time{}) // HTTP/2 would end the stream at it although nothing is being written
 }
 
 func (st *stream) fail() {

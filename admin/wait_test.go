@@ -228,3 +228,20 @@ func TestUserIsShownWithDevicesAndBacklog(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 }
+
+// Message ids are unique for one user only: the refused user's older message of the same name is not this push's.
+func TestPushThatWaitsDoesNotWaitForWhatWasRefused(t *testing.T) {
+	r := newRig(t)
+	r.node.messages["m"] = []delivery.Delivery{{Record: delivery.Record{MessageID: "m", User: "full", Device: "phone", Status: delivery.StatusSent}}}
+	go func() {
+		_ = r.node.until(t.Context(), func() bool { return len(r.node.messages["m"]) > 1 })
+		r.node.mu.Lock()
+		defer r.node.mu.Unlock()
+		r.node.messages["m"][1].Status = delivery.StatusAcked
+		r.node.notify()
+	}()
+	got := r.do("POST", "/v1/push?wait=delivered&timeout=2s", "", `{"users":["u","full"],"message_id":"m"}`)
+	if got.status != 200 || !strings.Contains(got.body, `"complete":true`) || !strings.Contains(got.body, "queue_full") {
+		t.Errorf("%d %s", got.status, got.body)
+	}
+}
