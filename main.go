@@ -28,6 +28,7 @@ type commandLine struct {
 	Push    pushCommand    `cmd:"" help:"Push one message over HTTP and report its outcome."`
 	Publish publishCommand `cmd:"" help:"Push many messages over the TCP port, from a file or standard input."`
 	Trace   traceCommand   `cmd:"" help:"Tell what became of a message."`
+	Bench   benchCommand   `cmd:"" help:"Drive a gateway with load: its speed, and whether everything arrives."`
 	Config  configCommand  `cmd:"" help:"Print or check the configuration."`
 	Token   tokenCommand   `cmd:"" help:"Sign a token, for tests."`
 	Version versionCommand `cmd:"" help:"Print the version."`

@@ -1,0 +1,141 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// FanoutOptions describe the scenario of many users online and a few publishers.
+type FanoutOptions struct {
+	// Users are online, each with one device.
+	Users int `json:"users"`
+	// Publishers is the number of publishing connections.
+	Publishers int `json:"publishers"`
+	// Rate is messages a second, open loop. 0: as fast as the windows allow (closed loop).
+	Rate float64 `json:"rate"`
+	// Window is how many unacknowledged messages of one user may be under way.
+	Window int `json:"window"`
+	// PayloadBytes is the size of a payload, at least PayloadBytesMin.
+	PayloadBytes int `json:"payload_bytes"`
+	// AckEach sends one ACK frame a message instead of bundles.
+	AckEach bool `json:"ack_each"`
+	// NoAck publishes fire and forget.
+	NoAck bool `json:"no_ack"`
+	// Random picks users at random instead of in turn.
+	Random bool `json:"random"`
+	// Batch is how many messages a PUBLISH frame carries at most.
+	Batch int `json:"batch"`
+	// Messages ends the load after this many; 0: with its time.
+	Messages int64 `json:"messages,omitempty"`
+}
+
+// batchMax is the largest batch of a PUBLISH frame the client takes.
+const batchMax = 1024
+
+func (o *FanoutOptions) validate() error {
+	switch {
+	case o.Users < 1:
+		return errors.New("users must be at least 1")
+	case o.Publishers < 1 || o.Publishers > o.Users:
+		return errors.New("publishers must be at least 1 and at most the users: each user's messages come over one connection")
+	case o.Rate < 0:
+		return errors.New("the rate is negative")
+	case o.Window < 1:
+		return errors.New("the window must be at least 1")
+	case o.PayloadBytes < PayloadBytesMin || o.PayloadBytes > 60<<10:
+		return fmt.Errorf("the payload must be %d bytes to 60 KiB", PayloadBytesMin)
+	case o.Batch < 1 || o.Batch > batchMax:
+		return fmt.Errorf("the batch must be 1 to %d", batchMax)
+	}
+	return nil
+}
+
+func (o *FanoutOptions) publishers() publishersOptions {
+	return publishersOptions{
+		publishers: o.Publishers, rate: o.Rate, window: o.Window, payload: o.PayloadBytes, random: o.Random, noAck: o.NoAck,
+		messages: o.Messages, batch: o.Batch,
+	}
+}
+
+// Fanout is the scenario of users online and publishers who push to them: acknowledged deliveries a second, what they cost the
+// server, and latencies.
+func Fanout(o FanoutOptions) (Scenario, error) {
+	if err := o.validate(); err != nil {
+		return Scenario{}, err
+	}
+	var f *fleet
+	var p *publishers
+	return Scenario{
+		Name: "fanout", Parameters: o,
+		Connect: func(ctx context.Context, r *Run) error {
+			f = newFleet(r, fleetOptions{users: o.Users, window: o.Window, ackEach: o.AckEach})
+			p = newPublishers(r, f, o.publishers())
+			if err := f.connect(ctx); err != nil {
+				return err
+			}
+			return p.connect(ctx)
+		},
+		Load: func(ctx context.Context, _ *Run) error { return p.load(ctx) },
+		Settle: func(ctx context.Context, _ *Run) error {
+			if o.NoAck {
+				until(ctx, func() bool { return f.ledger.answered() >= f.ledger.sent.Load() })
+			} else {
+				f.settle(ctx)
+			}
+			return f.ended()
+		},
+		Judge: func(_ *Run, report *Report) { judgeDeliveries(report, f, p, o.NoAck) },
+		Close: func() { closeLoad(f, p) },
+	}, nil
+}
+
+// closeLoad ends what Connect opened, as far as it came.
+func closeLoad(f *fleet, p *publishers) {
+	if p != nil {
+		p.close()
+	}
+	if f != nil {
+		f.close()
+	}
+}
+
+// judgeDeliveries adds the figures of a load of publishers on a fleet, and the verdict of its ledger.
+func judgeDeliveries(report *Report, f *fleet, p *publishers, noAck bool) {
+	acked, word := f.acked.inSpan(), "acknowledged"
+	if noAck {
+		word = "received"
+	}
+	span := max(report.MeasuredSeconds, 1e-9)
+	report.figure("deliveries_per_second", word+" deliveries", float64(acked)/span, "/s")
+	if cpu, ok := report.perMillion(acked); ok {
+		report.figure("server_cpu_seconds_per_million", "server CPU per million deliveries", cpu, "s")
+	}
+	report.figure("published_per_second", "published and answered", float64(p.answer.inSpan())/span, "/s")
+	stats := f.stats()
+	if stats.AckFrames > 0 {
+		report.figure("messages_per_ack_frame", "messages per ACK frame", float64(f.acked.total.Load())/float64(stats.AckFrames), "")
+	}
+	t := f.ledger.tally()
+	report.Tally = &t
+	report.figure("sent", "messages sent", float64(t.Sent), "")
+	report.figure("accepted", "accepted", float64(t.Accepted), "")
+	report.figure("received", "received", float64(t.Received), "")
+	if t.Refused > 0 {
+		report.figure("refused", "refused", float64(t.Refused), "")
+	}
+	if noAck && t.Lost > 0 {
+		report.figure("not_received", "not received (fire and forget)", float64(t.Lost), "")
+	}
+	if stats.Duplicates > 0 || t.Copies > 0 {
+		report.figure("copies", "copies the clients recognised", float64(stats.Duplicates)+float64(t.Copies), "")
+	}
+	p.judge(report)
+	report.Verdict.Failures = append(report.Verdict.Failures, t.failures(noAck)...)
+	if t.Unanswered > 0 {
+		report.fail("%d publishes were never answered", t.Unanswered)
+	}
+	if acked == 0 {
+		report.fail("nothing was delivered in the measured span")
+	}
+}

@@ -1,0 +1,343 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/client"
+	"holdfast/codec"
+)
+
+// dialsAtOnce is how many logins of a fleet are under way while it gathers; a storm uses more.
+const dialsAtOnce = 64
+
+// fleetOptions describe a population of receivers.
+type fleetOptions struct {
+	users   int
+	window  int           // receive window asked for, messages; 0: the server's
+	ackEach bool          // one ACK frame a message; otherwise as the client library bundles them
+	patient time.Duration // longest back-off between reconnects; 0: the client's
+	// dialConn opens the connection of a user; nil: plain TCP. It is wrapped for the ACK times.
+	dialConn func(ctx context.Context, user int, addr string) (net.Conn, error)
+	dedup    func(user int) client.DedupStore // nil: memory of the client only
+	// skip takes a user out of the latencies, which then are those of the others.
+	skip func(user int) bool
+}
+
+// fleet is the population: one client a user, all handing their messages to one ledger.
+type fleet struct {
+	// Static after newFleet.
+	r         *Run
+	o         fleetOptions
+	ledger    *ledger
+	acked     *Counter // ACKs given to the socket; with fire and forget, messages received
+	toReceive *Latency
+	toAck     *Latency
+	members   []receiver
+}
+
+// receiver is one user.
+type receiver struct {
+	// Static.
+	f     *fleet
+	index int
+
+	settled atomic.Int64 // messages that no longer count against the publishers' window
+
+	// Guarded by mu.
+	mu      sync.Mutex
+	c       *client.Client
+	handled []int64 // intended times of messages whose ACK is not at the socket yet
+}
+
+// newFleet makes the recorders; connect opens the connections.
+func newFleet(r *Run, o fleetOptions) *fleet {
+	f := &fleet{r: r, o: o, ledger: newLedger(r.id, o.users), members: make([]receiver, o.users)}
+	f.acked = r.counter("acked")
+	f.toReceive = r.latency("publish to receive")
+	f.toAck = r.latency("publish to acked")
+	for i := range f.members {
+		f.members[i].f, f.members[i].index = f, i
+	}
+	return f
+}
+
+// connect logs everybody in, some at a time, and returns the first error.
+func (f *fleet) connect(ctx context.Context) error {
+	all := make([]int, len(f.members))
+	for i := range all {
+		all[i] = i
+	}
+	return f.login(ctx, all, dialsAtOnce, nil)
+}
+
+// login logs users in with atOnce logins under way. told is called for each with the times of begin and end; nil: nobody cares.
+func (f *fleet) login(ctx context.Context, users []int, atOnce int, told func(user int, began, ended int64)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	work := make(chan int)
+	var busy sync.WaitGroup
+	for range min(atOnce, len(users)) {
+		busy.Go(func() {
+			for user := range work {
+				began := f.r.now()
+				if err := f.members[user].dial(ctx); err != nil {
+					cancel(fmt.Errorf("login of %s: %w", userName(user), err))
+					continue
+				}
+				if told != nil {
+					told(user, began, f.r.now())
+				}
+			}
+		})
+	}
+	for _, user := range users {
+		select {
+		case work <- user:
+		case <-ctx.Done():
+		}
+	}
+	close(work)
+	busy.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	return nil
+}
+
+// options are the client's options of a receiver.
+func (rc *receiver) options() client.Options {
+	f := rc.f
+	o := client.Options{
+		Addrs: []string{f.r.o.Target.Addr}, User: userName(rc.index), Device: "bench", ClientName: "holdfast-bench",
+		Handler: rc.handle, Inline: true, WindowMsgs: f.o.window, DialAttempts: -1, DialConn: rc.dialConn,
+	}
+	if f.o.ackEach {
+		o.AckBatch, o.AckDelay = 1, -1
+	}
+	if f.o.dedup != nil {
+		o.DedupStore = f.o.dedup(rc.index)
+	}
+	if f.o.patient > 0 {
+		o.BackoffBase, o.BackoffMax = min(f.o.patient, 50*time.Millisecond), f.o.patient
+	}
+	o.Token = f.r.token(o.User, false)
+	return o
+}
+
+// token is a login's token function; nil when the run has none.
+func (r *Run) token(user string, publisher bool) func(context.Context) (string, error) {
+	if r.o.Target.Token == nil {
+		return nil
+	}
+	return func(context.Context) (string, error) { return r.o.Target.Token(user, publisher) }
+}
+
+func (rc *receiver) dial(ctx context.Context) error {
+	c, err := client.Dial(ctx, rc.options())
+	if err != nil {
+		return err
+	}
+	rc.mu.Lock()
+	rc.c = c
+	rc.mu.Unlock()
+	return nil
+}
+
+// dialConn opens a connection whose writes are watched for ACKs.
+func (rc *receiver) dialConn(ctx context.Context, addr string) (net.Conn, error) {
+	var nc net.Conn
+	var err error
+	if rc.f.o.dialConn != nil {
+		nc, err = rc.f.o.dialConn(ctx, rc.index, addr)
+	} else {
+		nc, err = dialTCP(ctx, addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &ackWatch{Conn: nc, rc: rc}, nil
+}
+
+// dialTCP opens a plain connection, without the kernel's keep-alive probes: the protocol has its own.
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{KeepAlive: -1}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// handle takes one message on the client's read goroutine; nil confirms it.
+func (rc *receiver) handle(_ context.Context, m *client.Message) error {
+	now := rc.f.r.now()
+	s, ok := readStamp(m.Payload)
+	if !ok {
+		rc.f.ledger.foreign.Add(1)
+		return nil
+	}
+	if !rc.f.ledger.receive(rc.index, &s) {
+		return nil
+	}
+	if rc.f.o.skip == nil || !rc.f.o.skip(rc.index) {
+		rc.f.toReceive.record(rc.index, s.intended, now)
+	}
+	if m.NoAck {
+		rc.settled.Add(1)
+		rc.f.acked.add(1)
+		return nil
+	}
+	rc.mu.Lock()
+	rc.handled = append(rc.handled, s.intended)
+	rc.mu.Unlock()
+	return nil
+}
+
+// ackWatch is a receiver's connection: the moment its ACKs have gone to the socket is the end of "publish to acked".
+type ackWatch struct {
+	net.Conn
+	rc *receiver
+}
+
+// Write notes what was acknowledged by it. The library hands over whole frames, and puts what was handled before into them.
+func (w *ackWatch) Write(b []byte) (int, error) {
+	if !hasAck(b) {
+		return w.Conn.Write(b)
+	}
+	rc := w.rc
+	rc.mu.Lock()
+	handled := rc.handled
+	rc.handled = nil
+	rc.mu.Unlock()
+	n, err := w.Conn.Write(b)
+	if err != nil {
+		rc.mu.Lock()
+		rc.handled = append(handled, rc.handled...) // they are said again on the next connection
+		rc.mu.Unlock()
+		return n, err
+	}
+	rc.noteAcked(handled)
+	return n, nil
+}
+
+// CloseWrite ends the write side, as the library does when it leaves in order.
+func (w *ackWatch) CloseWrite() error {
+	if half, ok := w.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
+
+func (rc *receiver) noteAcked(intended []int64) {
+	if len(intended) == 0 {
+		return
+	}
+	now := rc.f.r.now()
+	if rc.f.o.skip == nil || !rc.f.o.skip(rc.index) {
+		for _, at := range intended {
+			rc.f.toAck.record(rc.index, at, now)
+		}
+	}
+	rc.settled.Add(int64(len(intended)))
+	rc.f.acked.add(len(intended))
+	if cap(intended) <= 256 {
+		rc.mu.Lock()
+		if rc.handled == nil {
+			rc.handled = intended[:0]
+		}
+		rc.mu.Unlock()
+	}
+}
+
+// hasAck reports whether a write carries an ACK.
+func hasAck(b []byte) bool {
+	for len(b) > 0 {
+		f, n, err := codec.Parse(b, codec.FrameBytesMax)
+		if err != nil || n == 0 {
+			return false
+		}
+		if f.Type == codec.TypeAck {
+			return true
+		}
+		b = b[n:]
+	}
+	return false
+}
+
+// settle waits until everything sent is answered, received and acknowledged.
+func (f *fleet) settle(ctx context.Context) {
+	until(ctx, func() bool { return f.ledger.settled() && f.unacked() == 0 })
+}
+
+// unacked is how many messages were handled and their ACK is not at the socket yet.
+func (f *fleet) unacked() int {
+	n := 0
+	for i := range f.members {
+		rc := &f.members[i]
+		rc.mu.Lock()
+		n += len(rc.handled)
+		rc.mu.Unlock()
+	}
+	return n
+}
+
+// stats adds up the clients' counters.
+func (f *fleet) stats() (sum client.Stats) {
+	for i := range f.members {
+		rc := &f.members[i]
+		rc.mu.Lock()
+		c := rc.c
+		rc.mu.Unlock()
+		if c == nil {
+			continue
+		}
+		s := c.Stats()
+		sum.Received += s.Received
+		sum.Duplicates += s.Duplicates
+		sum.Dropped += s.Dropped
+		sum.AckFrames += s.AckFrames
+		sum.Logins += s.Logins
+		sum.Disconnects += s.Disconnects
+	}
+	return sum
+}
+
+// ended is the first client that has ended for good, which none should.
+func (f *fleet) ended() error {
+	for i := range f.members {
+		rc := &f.members[i]
+		rc.mu.Lock()
+		c := rc.c
+		rc.mu.Unlock()
+		if c == nil {
+			continue
+		}
+		if err := c.Err(); err != nil && !errors.Is(err, client.ErrClosed) {
+			return fmt.Errorf("the session of %s ended: %w", userName(i), err)
+		}
+	}
+	return nil
+}
+
+// close ends all clients, some at a time: each waits for its server side.
+func (f *fleet) close() {
+	var busy sync.WaitGroup
+	for chunk := range slices.Chunk(f.members, max(1, len(f.members)/dialsAtOnce)) {
+		busy.Go(func() {
+			for i := range chunk {
+				rc := &chunk[i]
+				rc.mu.Lock()
+				c := rc.c
+				rc.c = nil
+				rc.mu.Unlock()
+				if c != nil {
+					_ = c.Close() // always nil
+				}
+			}
+		})
+	}
+	busy.Wait()
+}

@@ -1,0 +1,88 @@
+package bench
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+const (
+	latencyShards = 8 // so that receivers on different cores rarely meet at a lock
+	latencyMax    = int64(10 * time.Minute)
+	// Three digits for the result, two for the short life of an interval: the series is a plot.
+	latencyDigits  = 3
+	intervalDigits = 2
+)
+
+// Latency records times from an intended moment to what became of it. Its methods may be called from any goroutine.
+type Latency struct {
+	name   string
+	span   *span
+	shards [latencyShards]latencyShard
+}
+
+// latencyShard is padded by the size of its own fields; locks are held for a record only.
+type latencyShard struct {
+	mu       sync.Mutex
+	total    *hdrhistogram.Histogram // of the measured span
+	interval *hdrhistogram.Histogram // since the last sample, whatever the phase
+}
+
+func newLatency(name string, s *span) *Latency {
+	l := &Latency{name: name, span: s}
+	for i := range l.shards {
+		l.shards[i].total = hdrhistogram.New(1, latencyMax/int64(time.Microsecond), latencyDigits)
+		l.shards[i].interval = hdrhistogram.New(1, latencyMax/int64(time.Microsecond), intervalDigits)
+	}
+	return l
+}
+
+// record notes that what was intended at one time happened at another, in nanoseconds of the run's clock. hint spreads callers.
+func (l *Latency) record(hint int, intended, happened int64) {
+	us := max(min((happened-intended)/int64(time.Microsecond), latencyMax/int64(time.Microsecond)), 1)
+	s := &l.shards[hint%latencyShards]
+	s.mu.Lock()
+	if l.span.has(intended) {
+		_ = s.total.RecordValue(us) // us was brought into the range
+	}
+	_ = s.interval.RecordValue(us)
+	s.mu.Unlock()
+}
+
+// merged is the histogram of the measured span, in microseconds.
+func (l *Latency) merged() *hdrhistogram.Histogram {
+	all := hdrhistogram.New(1, latencyMax/int64(time.Microsecond), latencyDigits)
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		all.Merge(s.total)
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// takeInterval returns what was recorded since the last call, and begins anew.
+func (l *Latency) takeInterval() *hdrhistogram.Histogram {
+	all := hdrhistogram.New(1, latencyMax/int64(time.Microsecond), intervalDigits)
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		all.Merge(s.interval)
+		s.interval.Reset()
+		s.mu.Unlock()
+	}
+	return all
+}
+
+// Counter counts events. add may be called from any goroutine.
+type Counter struct {
+	name                  string
+	total, opened, closed atomic.Int64
+}
+
+func (c *Counter) add(n int) { c.total.Add(int64(n)) }
+
+// inSpan is how many fell into the measured span; call it after its end.
+func (c *Counter) inSpan() int64 { return c.closed.Load() - c.opened.Load() }

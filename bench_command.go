@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/golang-jwt/jwt/v5"
+
+	"holdfast/bench"
+)
+
+// exitVerdict is what a run ends with that came to a verdict, and the verdict is no.
+const exitVerdict = 3
+
+// benchCommand is the load generator: one command a scenario.
+type benchCommand struct {
+	Fanout benchFanout `cmd:"" help:"Users online, publishers push to them: deliveries a second, server CPU, latencies."`
+}
+
+// benchFlags are the flags all scenarios share.
+type benchFlags struct {
+	Server     string        `env:"HOLDFAST_SERVER" default:"127.0.0.1:7700" placeholder:"HOST:PORT" help:"TCP port of the gateway (${default}; also HOLDFAST_SERVER)."`
+	API        string        `name:"api" env:"HOLDFAST_API" default:"http://127.0.0.1:7780" placeholder:"URL" help:"HTTP port of the gateway (${default}; also HOLDFAST_API)."`
+	APIToken   string        `name:"api-token" env:"HOLDFAST_API_TOKEN" placeholder:"TOKEN" help:"Bearer token of the HTTP port (also HOLDFAST_API_TOKEN)."`
+	TokenKey   string        `placeholder:"ALG:FILE" help:"Log in with tokens signed by this key (see holdfast token)."`
+	PID        int           `name:"pid" help:"Process of the gateway, for its CPU and memory. Default: found by its port, when it is on this machine."`
+	Start      bool          `help:"Start a gateway for the run, on an empty temporary directory and free ports, and end it afterwards."`
+	StartDir   string        `placeholder:"DIR" help:"Where --start makes that directory. The system's default may be memory, on which syncs cost nothing."`
+	Set        []string      `sep:"none" placeholder:"SECTION.KEY=VALUE" help:"Setting of the gateway started by --start; may be repeated."`
+	WarmUp     time.Duration `default:"3s" help:"Load before the measured span."`
+	Duration   time.Duration `default:"10s" help:"The measured span."`
+	ConnectMax time.Duration `default:"60s" help:"Longest time for the logins."`
+	SettleMax  time.Duration `default:"30s" help:"Longest wait for what is still under way after the span."`
+	JSON       bool          `name:"json" help:"Print one JSON line instead of the table."`
+	Out        string        `type:"path" placeholder:"FILE" help:"Append the JSON line to a file, beside the table."`
+	HTML       string        `name:"html" type:"path" placeholder:"FILE" help:"Write a page with plots."`
+}
+
+// benchExits ends the help of every scenario.
+const benchExits = `
+
+Exit codes: 0 pass, 1 the run did not come to a verdict, 2 usage, 3 the verdict is no.`
+
+// options are the options all scenarios share.
+func (f *benchFlags) options(term *terminal) (bench.Options, error) {
+	o := bench.Options{
+		Version: version, ConnectMax: f.ConnectMax, WarmUp: f.WarmUp, Duration: f.Duration, SettleMax: f.SettleMax,
+		Target: bench.Target{Addr: f.Server, API: f.API, APIToken: f.APIToken, PID: f.PID},
+	}
+	if term.errTTY {
+		o.Progress = term.err
+	}
+	if !strings.Contains(o.Target.API, "://") {
+		o.Target.API = "http://" + o.Target.API
+	}
+	if f.TokenKey != "" {
+		keys, err := parseKeys(f.TokenKey)
+		if err != nil || len(keys) != 1 {
+			return o, &exitCode{exitUsage, fmt.Errorf("--token-key %s: name one key, as ALG:FILE (%w)", f.TokenKey, err)}
+		}
+		o.Target.Token = func(user string, publisher bool) (string, error) { return benchToken(keys[0], user, publisher) }
+	}
+	if f.Start {
+		self, err := os.Executable()
+		if err != nil {
+			return o, fmt.Errorf("--start: %w", err)
+		}
+		start := &bench.StartOptions{Binary: self, Dir: f.StartDir}
+		for _, setting := range f.Set {
+			start.Args = append(start.Args, "--set", setting)
+		}
+		o.Target.Start = start
+	}
+	return o, nil
+}
+
+// benchToken signs a login token for one of the generator's users.
+func benchToken(key Key, user string, publisher bool) (string, error) {
+	role := "client"
+	if publisher {
+		role = "publisher"
+	}
+	return signToken(key, jwt.MapClaims{"sub": user, "role": role, "exp": time.Now().Add(time.Hour).Unix()})
+}
+
+// run executes a scenario and reports. The verdict becomes the exit code.
+func (f *benchFlags) run(ctx context.Context, term *terminal, scenario bench.Scenario, err error) error {
+	if err != nil {
+		return &exitCode{exitUsage, err}
+	}
+	if f.Duration <= 0 || f.WarmUp < 0 || f.SettleMax < 0 || f.ConnectMax <= 0 {
+		return &exitCode{exitUsage, fmt.Errorf("times must be above zero")}
+	}
+	o, err := f.options(term)
+	if err != nil {
+		return err
+	}
+	report, err := bench.Execute(ctx, o, scenario)
+	if err != nil {
+		return fmt.Errorf("bench %s: %w", scenario.Name, err)
+	}
+	if err := f.write(term, report); err != nil {
+		return err
+	}
+	if !report.Verdict.Pass {
+		return &exitCode{code: exitVerdict}
+	}
+	return nil
+}
+
+// write puts the report everywhere it was asked for.
+func (f *benchFlags) write(term *terminal, report *bench.Report) error {
+	show := report.WriteTable
+	if f.JSON {
+		show = report.WriteJSON
+	}
+	if err := show(term.out); err != nil {
+		return err
+	}
+	if f.Out != "" {
+		if err := writeFile(f.Out, os.O_APPEND, report.WriteJSON); err != nil {
+			return err
+		}
+	}
+	if f.HTML != "" {
+		return writeFile(f.HTML, os.O_TRUNC, report.WriteHTML)
+	}
+	return nil
+}
+
+// writeFile creates or opens a file and lets write fill it.
+func writeFile(path string, flag int, write func(io.Writer) error) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|flag, 0o644)
+	if err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	if err := write(file); err != nil {
+		_ = file.Close() // the first error says why
+		return err
+	}
+	if err := file.Close(); err != nil {
+		return fmt.Errorf("writing the report: %w", err)
+	}
+	return nil
+}
+
+// loadFlags describe publishers who push to users.
+type loadFlags struct {
+	Users      int    `default:"1000" help:"Users online, each with one device."`
+	Publishers int    `default:"2" help:"Publishing connections."`
+	Payload    int    `default:"128" help:"Bytes of a payload, at least 24."`
+	Window     int    `default:"20" help:"Unacknowledged messages of one user that may be under way."`
+	Batch      int    `default:"256" help:"Messages in one PUBLISH frame at most."`
+	Ack        string `enum:"batch,each" default:"batch" help:"batch: ACKs bundled as the client library does; each: one ACK frame a message."`
+	Pick       string `enum:"turn,random" default:"turn" help:"turn: users in turn; random: at random."`
+}
+
+// fanout are the options of a load on users.
+func (f *loadFlags) fanout(rate float64) bench.FanoutOptions {
+	return bench.FanoutOptions{
+		Users: f.Users, Publishers: f.Publishers, Rate: rate, Window: f.Window, PayloadBytes: f.Payload,
+		AckEach: f.Ack == "each", Random: f.Pick == "random", Batch: f.Batch,
+	}
+}
+
+// benchFanout is the scenario fanout.
+type benchFanout struct {
+	benchFlags `embed:""`
+	loadFlags  `embed:""`
+	Rate       float64 `default:"0" help:"Messages a second, open loop. 0: as fast as the windows allow."`
+	NoAck      bool    `help:"Publish fire and forget (ack=false)."`
+	Messages   int64   `help:"End the load after this many messages. 0: after its time."`
+}
+
+// Help is the long help of the command.
+func (benchFanout) Help() string {
+	return `With --rate the load is an open loop: each message has a time at which it is meant to be sent, and latencies start there, so a stall
+of the gateway is in them. Without it publishers keep the windows full, and latencies start when a message is handed to the publisher.
+
+Examples:
+  holdfast bench fanout --start
+  holdfast bench fanout --start --rate 20000 --html fanout.html
+  holdfast bench fanout --server 10.0.0.7:7700 --api http://10.0.0.7:7780 --users 5000 --ack each --out results.jsonl` + benchExits
+}
+
+// Run runs the scenario.
+func (b *benchFanout) Run(ctx context.Context, term *terminal) error {
+	o := b.fanout(b.Rate)
+	o.NoAck, o.Messages = b.NoAck, b.Messages
+	scenario, err := bench.Fanout(o)
+	return b.run(ctx, term, scenario, err)
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"holdfast/bench"
+)
+
+func TestEveryScenarioHasHelpWithExamples(t *testing.T) {
+	help := command(t, "", "bench", "--help")
+	help.want(t, 0, "fanout")
+	for _, name := range []string{"fanout"} {
+		command(t, "", "bench", name, "--help").want(t, 0, "Examples:", "holdfast bench "+name, "Exit codes: 0 pass")
+	}
+}
+
+func TestBenchUsageErrorsSayWhatToDo(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		text string
+	}{
+		{[]string{"fanout", "--payload", "3"}, "payload"},
+		{[]string{"fanout", "--ack", "never"}, "each"},
+		{[]string{"fanout", "--duration", "0s"}, "above zero"},
+		{[]string{"fanout", "--token-key", "none:x"}, "HS256"},
+		{[]string{"nothing"}, "nothing"},
+	} {
+		command(t, "", append([]string{"bench"}, test.args...)...).want(t, exitUsage, test.text)
+	}
+}
+
+func TestBenchNamesAGatewayThatDoesNotAnswer(t *testing.T) {
+	command(t, "", "bench", "fanout", "--server", "127.0.0.1:1", "--connect-max", "200ms").want(t, exitError, "bench fanout: connect: ")
+}
+
+func TestBenchWritesItsReportWhereItWasAskedTo(t *testing.T) {
+	dir := t.TempDir()
+	f := benchFlags{Out: filepath.Join(dir, "out.jsonl"), HTML: filepath.Join(dir, "page.html"), JSON: true}
+	var out strings.Builder
+	for range 2 {
+		if err := f.write(&terminal{out: &out}, &bench.Report{Scenario: "fanout", Verdict: bench.Verdict{Pass: true}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, text := range []string{out.String(), readFile(t, f.Out)} {
+		lines := strings.Split(strings.TrimSpace(text), "\n")
+		if len(lines) != 2 || !json.Valid([]byte(lines[0])) || !strings.Contains(lines[1], `"pass":true`) {
+			t.Errorf("want two JSON lines: %q", text)
+		}
+	}
+	if page := readFile(t, f.HTML); strings.Count(page, "<!doctype html>") != 1 {
+		t.Errorf("want one page: %q", page)
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
