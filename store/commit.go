@@ -158,6 +158,12 @@ func (l *Local) roll(num uint64) (*segment, error) {
 // write puts a cut batch on the disk. The journal of ended goes first: were it lost and the end not, a publisher's repeat would be
 // taken for new. What has been written is taken out of the batch, so that a repeat does not write it again.
 func (l *Local) write(b *batch) error {
+	if l.format.due != nil { // no Seq of this start may reach the disk before the start itself is counted
+		if err := l.format.write(l.cfg.files, l.cfg.Dir); err != nil {
+			return err
+		}
+		l.format.due = nil
+	}
 	if err := l.journal.write(l, b); err != nil {
 		return err
 	}

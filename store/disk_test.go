@@ -158,6 +158,107 @@ func TestH3AFullDiskRefusesAndRecoversByItself(t *testing.T) {
 	}
 }
 
+// H3, R18: a node that stopped for want of room must start again, or what fills the disk can never be delivered.
+func TestH3AStartOnAFullDiskDeliversAndRefuses(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, Config{Dir: dir})
+	if _, err := l.Claim([]byte("alice"), []byte("phone"), time.Now().UnixMilli()); err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for i := range 10 {
+		want = append(want, fmt.Sprint("m", i))
+		store1(t, l, must(t, l, "alice", "")[0], want[i], want[i])
+	}
+	killed := copyDir(t, dir)
+	flip(t, lastSegment(t, killed), fileSize(t, lastSegment(t, killed))-frameAlign) // and the last write was torn
+	shut(t, l)
+	for name, dir := range map[string]string{"closed": dir, "killed": killed} {
+		disk := &faultyDisk{full: true}
+		l := open(t, Config{Dir: dir, files: disk.files(), RetryDelay: 5 * time.Millisecond})
+		q := must(t, l, "alice", "")[0]
+		got := texts(t, l, q)
+		if len(got) < 9 || !slices.Equal(got, want[:len(got)]) {
+			t.Fatalf("%s: %q", name, got)
+		}
+		now := time.Now().UnixMilli()
+		meta := delivery.Meta{AcceptedMs: now, ExpireAtMs: now + dayMs}
+		if _, r := l.Append(q, []byte("new"), meta, nil, 0); r != codec.ResultStorageFull {
+			t.Fatalf("%s: an append on a full disk: %d", name, r)
+		}
+		items, err := l.Next(new(delivery.Buffer), q, codec.PriorityNormal, 0, 10, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		newest := items[len(items)-1].Ref.Seq
+		if n := l.End([]delivery.Ending{{Ref: items[0].Ref, Status: delivery.StatusAcked}}, now); n != 1 {
+			t.Fatalf("%s: ends do not work", name)
+		}
+		// A crash now: nobody knows what was sent since the start.
+		again := open(t, Config{Dir: copyDir(t, dir)})
+		for _, it := range mustNext(t, again, must(t, again, "alice", "")[0]) {
+			if !it.Sent {
+				t.Fatalf("%s: the mark of a good end was left behind", name)
+			}
+		}
+		shut(t, again)
+		disk.set(func() { disk.full = false })
+		var ref delivery.Ref
+		eventually(t, "appends are taken again", func() (ok bool) {
+			var r codec.Result
+			ref, r = l.Append(q, []byte("new"), meta, nil, 0)
+			return r == codec.ResultAccepted
+		})
+		if ref.Seq>>epochShift <= newest>>epochShift {
+			t.Fatalf("%s: seq %x after %x is of the same start", name, ref.Seq, newest)
+		}
+		shut(t, l)
+		l = open(t, Config{Dir: dir})
+		if after := texts(t, l, must(t, l, "alice", "")[0]); !slices.Equal(after, append(got[1:], "new")) {
+			t.Fatalf("%s: in the end %q", name, after)
+		}
+		shut(t, l)
+	}
+}
+
+func mustNext(t *testing.T, l *Local, q delivery.QueueID) []delivery.Item {
+	t.Helper()
+	items, err := l.Next(new(delivery.Buffer), q, codec.PriorityNormal, 0, 100, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return items
+}
+
+func fileSize(t *testing.T, path string) int64 {
+	t.Helper()
+	st, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Size()
+}
+
+// What a killed process had written is answered as durable after the start: a power cut must not take it then.
+func TestAStartSyncsWhatItFinds(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, Config{Dir: dir})
+	store1(t, l, must(t, l, "alice", "")[0], "m", "x")
+	killed := copyDir(t, dir)
+	shut(t, l)
+	disk := &faultyDisk{}
+	fl := disk.files()
+	last := lastSegment(t, killed)
+	disk.written[last] = fileSize(t, last) // in the kernel's memory only
+	l = open(t, Config{Dir: killed, files: fl})
+	defer shut(t, l)
+	disk.set(func() {
+		if disk.synced[last] != disk.written[last] {
+			t.Errorf("%d of %d bytes are durable", disk.synced[last], disk.written[last])
+		}
+	})
+}
+
 func TestAMessageThatEndedWhileItsWriteFailedIsAccepted(t *testing.T) {
 	disk := &faultyDisk{}
 	l := open(t, Config{Dir: t.TempDir(), files: disk.files(), RetryDelay: time.Hour, CommitDelay: 200 * time.Millisecond})

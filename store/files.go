@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -86,9 +87,11 @@ type format struct {
 	seed  uint64 // keys the hashes and checksums: nobody outside can forge a record inside a payload
 	epoch uint64 // starts of this directory; the upper part of every Seq
 	clean bool   // the last run ended by Close
+	due   error  // why it is not on the disk yet, which was full: it goes there before a message does. nil: it is
 }
 
-// openFormat reads the FORMAT file, or starts a new directory, and counts the start.
+// openFormat reads the FORMAT file, or starts a new directory, and counts the start. On a full disk the count stays due, but the mark of
+// a good end is off, for that needs no room: then a store whose backlog fills the disk can start, and deliver it.
 func openFormat(fl *files, dir string) (format, error) {
 	path := filepath.Join(dir, formatFile)
 	var fm format
@@ -110,13 +113,33 @@ func openFormat(fl *files, dir string) (format, error) {
 			return fm, fmt.Errorf("%w: %s", err, path)
 		}
 	}
-	wasClean := fm.clean
+	wasClean, first := fm.clean, fm.epoch == 0
 	fm.epoch, fm.clean = fm.epoch+1, false
-	if err := fm.write(fl, dir); err != nil {
-		return fm, err
+	err = fm.write(fl, dir)
+	if diskFull(err) && !first {
+		fm.due = err
+		err = unmark(fl, path)
 	}
 	fm.clean = wasClean
-	return fm, nil
+	return fm, err
+}
+
+// unmark cuts the mark of a good end off a FORMAT file where it stands.
+func unmark(fl *files, path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return fmt.Errorf("store: opening the format: %w", err)
+	}
+	b, err := io.ReadAll(f)
+	if rest, marked := bytes.CutSuffix(b, []byte(cleanLine)); err == nil && marked {
+		if err = fl.truncate(f, int64(len(rest))); err == nil {
+			err = fl.sync(f)
+		}
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("store: taking the mark of a good end off the format: %w", err)
+	}
+	return nil
 }
 
 const cleanLine = "clean\n"
@@ -149,7 +172,7 @@ func parseFormat(text string) (fm format, err error) {
 	return fm, nil
 }
 
-// replaceFile writes a whole file so that a crash leaves the old or the new one.
+// replaceFile writes a whole file so that a crash leaves the old or the new one, and a failure the old one.
 func replaceFile(fl *files, path string, b []byte) error {
 	f, err := fl.create(path + ".new")
 	if err != nil {
@@ -160,7 +183,7 @@ func replaceFile(fl *files, path string, b []byte) error {
 		err = fl.sync(f)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
-		return err
+		return errors.Join(err, fl.remove(path+".new"))
 	}
 	if err := fl.rename(path+".new", path); err != nil {
 		return err

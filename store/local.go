@@ -23,16 +23,15 @@ var (
 // Local is the embedded engine. All methods are safe for concurrent use. One goroutine of its own, the committer, does all
 // writing; no lock is held across I/O.
 type Local struct {
-	cfg    Config
-	sums   checksums
-	seed   uint64
-	format format
-	doubt  doubt
-	lock   *os.File
-	wake   chan struct{} // something is due earlier than the committer thinks
-	stop   chan struct{}
-	done   chan struct{}
-	fatal  chan error
+	cfg   Config
+	sums  checksums
+	seed  uint64
+	doubt doubt
+	lock  *os.File
+	wake  chan struct{} // something is due earlier than the committer thinks
+	stop  chan struct{}
+	done  chan struct{}
+	fatal chan error
 
 	mu       sync.Mutex
 	slab     slab
@@ -51,7 +50,8 @@ type Local struct {
 	failure  error // fail-stop: nothing is taken any more
 	full     bool  // the disk was full at the last attempt
 
-	// The committer's own, no lock.
+	// The committer's own, no lock. Open and Close have them before and after it.
+	format   format
 	devices  devicesFile
 	journal  endedFiles
 	mover    *mover

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,6 +87,25 @@ func TestRestartsAloneDoNotFillTheDirectory(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) > 4 {
 		t.Fatalf("%d files, %v", len(entries), err)
+	}
+}
+
+// A crash loop with a message that waits for long must not pile up files.
+func TestStartsGoOnInTheLastSegment(t *testing.T) {
+	dir := t.TempDir()
+	var want []string
+	for i := range 20 {
+		l := open(t, Config{Dir: dir})
+		q := must(t, l, "alice", "")[0]
+		want = append(want, fmt.Sprint(i))
+		store1(t, l, q, want[i], want[i])
+		if got := texts(t, l, q); !slices.Equal(got, want) {
+			t.Fatalf("start %d: %q", i, got)
+		}
+		if n := l.Stats().Segments; n != 1 {
+			t.Fatalf("%d segments after %d starts", n, i+1)
+		}
+		shut(t, l)
 	}
 }
 

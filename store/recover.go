@@ -26,8 +26,7 @@ func (l *Local) start() error {
 	if err := l.loadDevices(); err != nil {
 		return err
 	}
-	next, err := l.loadSegments()
-	if err != nil {
+	if err := l.loadSegments(); err != nil {
 		return err
 	}
 	if err := l.loadEnded(); err != nil {
@@ -35,12 +34,14 @@ func (l *Local) start() error {
 	}
 	l.doubt = doubtAfter(l.seq, fm.epoch<<epochShift)
 	l.seq = max(l.seq, l.doubt.start)
-	g, err := l.createSegment(next)
-	if err != nil {
-		return err
-	}
-	if err := l.segs.add(g); err != nil {
-		return err
+	if len(l.segs.order) == 0 {
+		g, err := l.createSegment(1)
+		if err != nil {
+			return err
+		}
+		if err := l.segs.add(g); err != nil {
+			return err
+		}
 	}
 	c := &l.count
 	c.dead = int64(len(l.dead.slots))
@@ -51,6 +52,9 @@ func (l *Local) start() error {
 	}
 	l.cfg.Log.Info("the store is open", "dir", l.cfg.Dir, "messages", c.live, "deadLetters", c.dead, "queues", l.reg.used,
 		"remembered", l.ended.len(), "segments", len(l.segs.order), "damaged", c.damaged, "took", time.Since(began).Round(time.Millisecond))
+	if l.format.due != nil {
+		l.writeFailed(l.format.due)
+	}
 	return nil
 }
 
@@ -96,18 +100,19 @@ func (l *Local) walk(file *os.File, num uint64, size int64, window []byte, f fun
 	}
 }
 
-// loadSegments reads the log and returns the number of the segment to go on with.
-func (l *Local) loadSegments() (next uint64, err error) {
+// loadSegments reads the log. Its last segment is the one to go on with: one for each start would pile up files in a crash loop, and
+// could not be made on a full disk.
+func (l *Local) loadSegments() error {
 	nums, err := numbered(l.cfg.Dir, "", segmentSuffix)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	if len(nums) == 0 {
-		return 1, nil
+		return nil
 	}
 	for i, num := range nums {
 		if want := nums[0] + uint64(i); num != want {
-			return 0, fmt.Errorf("%w: %s does not exist, but later ones do; messages in it are gone, an empty file of that name accepts this",
+			return fmt.Errorf("%w: %s does not exist, but later ones do; messages in it are gone, an empty file of that name accepts this",
 				ErrMissing, segmentPath(l.cfg.Dir, want))
 		}
 	}
@@ -115,29 +120,14 @@ func (l *Local) loadSegments() (next uint64, err error) {
 	rec.bySeq.home = func(slot uint32) uint64 { return mix(l.slab.at(slot).seq) }
 	for i, num := range nums {
 		if err := rec.segment(num, i == len(nums)-1); err != nil {
-			return 0, err
+			return err
 		}
 		if i == 0 {
 			rec.bySeq.reserve(l.slab.used * len(nums)) // as many as in the first one in each
 		}
 	}
 	rec.build()
-	return l.dropEmptyLast(nums[len(nums)-1])
-}
-
-// dropEmptyLast removes a last segment that nothing was written to, so that starts alone do not fill the directory.
-func (l *Local) dropEmptyLast(num uint64) (next uint64, err error) {
-	g := l.segs.active()
-	if g.size > fileHeadBytes {
-		return num + 1, nil
-	}
-	if err := l.cfg.files.remove(g.path); err != nil {
-		return 0, fmt.Errorf("store: removing an empty segment: %w", err)
-	}
-	l.segs.order = l.segs.order[:len(l.segs.order)-1]
-	l.segs.bytes -= g.size
-	l.retire(g)
-	return num, nil
+	return nil
 }
 
 // recovery is what reading the log needs and nobody later.
@@ -148,7 +138,7 @@ type recovery struct {
 	made   []uint32 // queues that only messages told of
 }
 
-// segment reads one file. The last one may have a torn tail, which goes.
+// segment reads one file. The last one may have a torn tail, which goes; what is left of it is durable afterwards.
 func (r *recovery) segment(num uint64, last bool) error {
 	l := r.l
 	path := segmentPath(l.cfg.Dir, num)
@@ -172,20 +162,23 @@ func (r *recovery) segment(num uint64, last bool) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case end == g.size && frames > 0:
-	case !last:
-		l.damage(path, end, g.size, "the end of the segment is missing or no valid record; what was there is lost")
-	case end < g.size:
+	if !last {
+		if end < g.size || frames == 0 {
+			l.damage(path, end, g.size, "the end of the segment is missing or no valid record; what was there is lost")
+		}
+		return nil
+	}
+	if end < g.size {
 		l.cfg.Log.Warn("the last segment had a torn tail: what was never answered was cut off", "file", path, "from", end, "to", g.size)
 		if err := l.cfg.files.truncate(f, end); err != nil {
 			return fmt.Errorf("store: cutting %s: %w", path, err)
 		}
-		if err := l.cfg.files.sync(f); err != nil {
-			return fmt.Errorf("store: syncing %s: %w", path, err)
-		}
 		l.segs.bytes -= g.size - end
 		g.size = end
+	}
+	// A killed process may have written more than it synced. From now on that is taken for stored, and a repeat of it for a duplicate.
+	if err := l.cfg.files.sync(f); err != nil {
+		return fmt.Errorf("store: syncing %s: %w", path, err)
 	}
 	return nil
 }
