@@ -22,10 +22,12 @@ type batch struct {
 	moves   []move
 
 	ends   []byte // items of ends frames
-	notes  []byte
+	notes  []byte // items of notes frames
 	ended  []byte // frames for the ended journal
 	device []byte // frames for the devices file
 	lazyAt time.Time
+
+	notesSqueezed int // length of notes after squeezeNotes, 0: not called yet
 
 	endedCount  int
 	endedLastMs int64
@@ -136,13 +138,14 @@ func (b *batch) reset() {
 	}
 	b.moveBuf, b.moves = b.moveBuf[:0], b.moves[:0]
 	b.ends, b.notes, b.ended, b.device = b.ends[:0], b.notes[:0], b.ended[:0], b.device[:0]
-	b.endedCount, b.endedLastMs, b.flushes, b.seg, b.base, b.lazyAt = 0, 0, nil, nil, 0, time.Time{}
+	b.notesSqueezed, b.endedCount, b.endedLastMs, b.flushes, b.seg, b.base, b.lazyAt = 0, 0, 0, nil, nil, 0, time.Time{}
 }
 
 // takeLazy puts what a failed batch could not write in front of what came since. Moves are not kept: the old places are good.
 func (b *batch) takeLazy(failed *batch) {
 	b.ends = append(failed.ends, b.ends...)
-	b.notes = append(failed.notes, b.notes...)
+	b.notes, b.notesSqueezed = append(failed.notes, b.notes...), failed.notesSqueezed
+	b.squeezeNotes()
 	b.ended = append(failed.ended, b.ended...)
 	b.device = append(failed.device, b.device...)
 	b.flushes = append(b.flushes, failed.flushes...)
@@ -152,6 +155,27 @@ func (b *batch) takeLazy(failed *batch) {
 	if b.lazyAt.IsZero() {
 		b.lazyAt = failed.lazyAt
 	}
+}
+
+// notesSlackBytes is what notes that say nothing new may take beside as much as those that do.
+const notesSlackBytes = 1 << 20
+
+// squeezeNotes keeps the last note of each message: while the disk is full messages are sent on, and each attempt leaves one.
+func (b *batch) squeezeNotes() {
+	if len(b.notes) < 2*b.notesSqueezed+notesSlackBytes {
+		return
+	}
+	seen := map[uint64]bool{}
+	at := len(b.notes)
+	for i := at - noteBytes; i >= 0; i -= noteBytes {
+		if note := b.notes[i : i+noteBytes]; !seen[noteSeq(note)] {
+			seen[noteSeq(note)] = true
+			at -= noteBytes
+			copy(b.notes[at:], note)
+		}
+	}
+	b.notes = append(b.notes[:0], b.notes[at:]...)
+	b.notesSqueezed = len(b.notes)
 }
 
 // cut takes the open batch for writing: messages that ended meanwhile fall out, the others get their place in the segment.

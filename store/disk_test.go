@@ -259,6 +259,35 @@ func TestAStartSyncsWhatItFinds(t *testing.T) {
 	})
 }
 
+// On a full disk sending goes on, and each attempt leaves a note: only the last one of a message may be kept.
+func TestNotesOfAFullDiskAreBounded(t *testing.T) {
+	disk := &faultyDisk{}
+	cfg := Config{Dir: t.TempDir(), files: disk.files(), RetryDelay: time.Millisecond, LazyDelay: time.Millisecond}
+	l := open(t, cfg)
+	q := must(t, l, "alice", "")[0]
+	a, b := store1(t, l, q, "a", "a"), store1(t, l, q, "b", "b")
+	disk.set(func() { disk.full = true })
+	const notes = 300_000
+	for i := range notes {
+		l.Note(a, uint16(i/10), i > 5)
+	}
+	l.Note(b, 7, false)
+	eventually(t, "the notes are squeezed", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.full && l.flushing == nil && len(l.open.notes) > 0 && len(l.open.notes) < notesSlackBytes
+	})
+	disk.set(func() { disk.full = false })
+	eventually(t, "there is room again", func() bool { return !l.Stats().Full })
+	shut(t, l)
+	l = open(t, Config{Dir: cfg.Dir})
+	defer shut(t, l)
+	items := mustNext(t, l, must(t, l, "alice", "")[0])
+	if len(items) != 2 || items[0].Attempts != (notes-1)/10 || !items[0].Sent || items[1].Attempts != 7 || items[1].Sent {
+		t.Fatalf("got %+v", items)
+	}
+}
+
 func TestAMessageThatEndedWhileItsWriteFailedIsAccepted(t *testing.T) {
 	disk := &faultyDisk{}
 	l := open(t, Config{Dir: t.TempDir(), files: disk.files(), RetryDelay: time.Hour, CommitDelay: 200 * time.Millisecond})

@@ -197,6 +197,12 @@ func appendNote(dst []byte, seq uint64, attempts uint16, sent bool) []byte {
 	return append(dst, flag, 0, 0, 0, 0, 0)
 }
 
+func parseNote(b []byte) (seq uint64, attempts uint16, sent bool) {
+	return noteSeq(b), binary.LittleEndian.Uint16(b[8:]), b[10] != 0
+}
+
+func noteSeq(b []byte) uint64 { return binary.LittleEndian.Uint64(b) }
+
 // appendList appends items, all of the same size, as frames of a bounded length.
 func appendList(dst []byte, kind byte, items []byte, itemBytes int) []byte {
 	most := listBytesMax / itemBytes * itemBytes

@@ -2,7 +2,6 @@ package store
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -196,10 +195,11 @@ func (r *recovery) frame(g *segment, frame []byte, off int64) {
 		eachItem(frame, endBytes, func(item []byte) { r.end(parseEnd(item)) })
 	case frameNotes:
 		eachItem(frame, noteBytes, func(item []byte) {
-			if slot := r.find(binary.LittleEndian.Uint64(item)); slot != 0 {
+			seq, attempts, sent := parseNote(item)
+			if slot := r.find(seq); slot != 0 {
 				e := r.l.slab.at(slot)
-				e.attempts = binary.LittleEndian.Uint16(item[8:])
-				if item[10] != 0 {
+				e.attempts = attempts
+				if sent {
 					e.set(flagSent)
 				}
 			}
