@@ -293,6 +293,17 @@ func TestSweepFindsWhatIsOverAndGoesOn(t *testing.T) {
 	})
 }
 
+func TestAcceptanceTimesOfWeeksAgoAreTold(t *testing.T) {
+	const hourMs = 3_600_000
+	nowMs := time.Now().UnixMilli()
+	for _, ageMs := range []int64{0, 1, -hourMs, hourMs, 7 * dayMs, 30 * dayMs, 48 * dayMs} {
+		e := entry{acceptedMs: uint32(nowMs - ageMs)}
+		if got := e.acceptedAt(nowMs); got != nowMs-ageMs {
+			t.Errorf("accepted %d ms ago is told as %d ms ago", ageMs, nowMs-got)
+		}
+	}
+}
+
 func TestQueueInfoCounts(t *testing.T) {
 	contract(t, func(t *testing.T, s subject) {
 		now := time.Now().UnixMilli()

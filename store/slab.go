@@ -42,9 +42,11 @@ func (e *entry) kill(r delivery.Reason) {
 }
 func (e *entry) ref(s uint32) delivery.Ref { return delivery.Ref{Seq: e.seq, Slot: s} }
 
-// acceptedAt completes the acceptance time. The low 32 bits are enough for anything younger than 49 days.
+// acceptedAt completes the acceptance time: right for anything up to 48 days old, and for a clock that went back by up to a day. An
+// older message looks younger; only people look at it.
 func (e *entry) acceptedAt(nowMs int64) int64 {
-	return nowMs - int64(int32(uint32(nowMs)-e.acceptedMs))
+	const aheadMs = 24 * 3600 * 1000
+	return nowMs + aheadMs - int64(uint32(nowMs+aheadMs)-e.acceptedMs)
 }
 
 const (
