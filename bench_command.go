@@ -18,7 +18,8 @@ const exitVerdict = 3
 
 // benchCommand is the load generator: one command a scenario.
 type benchCommand struct {
-	Fanout benchFanout `cmd:"" help:"Users online, publishers push to them: deliveries a second, server CPU, latencies."`
+	Fanout  benchFanout  `cmd:"" help:"Users online, publishers push to them: deliveries a second, server CPU, latencies."`
+	Publish benchPublish `cmd:"" help:"How fast publishers are answered when the answer means: on the disk."`
 }
 
 // benchFlags are the flags all scenarios share.

@@ -12,8 +12,8 @@ import (
 
 func TestEveryScenarioHasHelpWithExamples(t *testing.T) {
 	help := command(t, "", "bench", "--help")
-	help.want(t, 0, "fanout")
-	for _, name := range []string{"fanout"} {
+	for _, name := range []string{"fanout", "publish"} {
+		help.want(t, 0, "\n  bench "+name)
 		command(t, "", "bench", name, "--help").want(t, 0, "Examples:", "holdfast bench "+name, "Exit codes: 0 pass")
 	}
 }
@@ -27,6 +27,8 @@ func TestBenchUsageErrorsSayWhatToDo(t *testing.T) {
 		{[]string{"fanout", "--ack", "never"}, "each"},
 		{[]string{"fanout", "--duration", "0s"}, "above zero"},
 		{[]string{"fanout", "--token-key", "none:x"}, "HS256"},
+		{[]string{"publish", "--mode", "mail"}, "http-batch"},
+		{[]string{"publish", "--ttl", "5"}, "--ttl"},
 		{[]string{"nothing"}, "nothing"},
 	} {
 		command(t, "", append([]string{"bench"}, test.args...)...).want(t, exitUsage, test.text)
