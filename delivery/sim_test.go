@@ -13,9 +13,14 @@ import (
 	"time"
 )
 
+const (
+	simSeeds     = 30 // seeds of a run without flags
+	simStepsEach = 4000
+)
+
 var (
 	simSeed  = flag.Uint64("seed", 0, "repeat one run of the simulation")
-	simSteps = flag.Int("sim.steps", 4000, "events of one run before its faults stop")
+	simSteps = flag.Int("sim.steps", simStepsEach, "events of one run before its faults stop")
 	simTime  = flag.Duration("sim.time", 0, "run new seeds for so long")
 )
 
@@ -72,8 +77,12 @@ func runSeed(t *testing.T, seed uint64, steps int) {
 	if testing.Verbose() && *simSeed != 0 {
 		tail = len(o.trail)
 	}
-	t.Fatalf("seed %d: %s\nthe run: %s\nthe last events:\n%s\nseed %d: %s\nrepeat: go test ./delivery -run Sim -seed=%d -sim.steps=%d", seed, o.failure,
-		o.world.plan.String(), strings.Join(o.trail[max(0, len(o.trail)-tail):], "\n"), seed, o.failure, seed, steps)
+	repeat := fmt.Sprintf("go test ./delivery -run Sim -seed=%d", seed)
+	if steps != simStepsEach {
+		repeat += fmt.Sprintf(" -sim.steps=%d", steps)
+	}
+	t.Fatalf("seed %d: %s\nthe run: %s\nthe last events:\n%s\nseed %d: %s\nrepeat: %s", seed, o.failure,
+		o.world.plan.String(), strings.Join(o.trail[max(0, len(o.trail)-tail):], "\n"), seed, o.failure, repeat)
 }
 
 // TestSim runs one seed (-seed), new ones for a time (-sim.time), or a fixed list and some more.
@@ -86,15 +95,15 @@ func TestSim(t *testing.T) {
 		runSeed(t, seed, *simSteps)
 	}
 	if *simTime > 0 {
-		n, started := 0, time.Now()
+		n, first, started := uint64(0), rand.Uint64()>>16, time.Now()
 		for time.Since(started) < *simTime {
-			runSeed(t, rand.Uint64()>>16, *simSteps)
+			runSeed(t, first+n, *simSteps)
 			n++
 		}
-		t.Logf("%d new seeds", n)
+		t.Logf("%d new seeds, from %d on", n, first)
 		return
 	}
-	for seed := range uint64(40) {
+	for seed := range uint64(simSeeds) {
 		runSeed(t, seed+1, *simSteps)
 	}
 }
