@@ -56,7 +56,8 @@ func (e *unreachableError) Error() string {
 // Unwrap gives the network error.
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// call sends one request and decodes the answer into out, which may be nil. A refusal is an *apiError, silence an *unreachableError.
+// call sends one request and decodes the answer into out, which may be nil. A refusal is an *apiError, silence an
+// *unreachableError, an end of ctx wraps context.Canceled.
 func (f *apiFlags) call(ctx context.Context, method, path string, body, out any) error {
 	var in io.Reader
 	if body != nil {
@@ -82,12 +83,12 @@ func (f *apiFlags) call(ctx context.Context, method, path string, body, out any)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return &unreachableError{base, unwrapURL(err)}
+		return noAnswer(ctx, base, unwrapURL(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, apiBodyMax))
 	if err != nil {
-		return &unreachableError{base, err}
+		return noAnswer(ctx, base, err)
 	}
 	if resp.StatusCode >= 300 {
 		return refusal(resp.StatusCode, raw)
@@ -99,6 +100,14 @@ func (f *apiFlags) call(ctx context.Context, method, path string, body, out any)
 		return fmt.Errorf("the answer of %s is not understood; is it a holdfast gateway? %w", base, err)
 	}
 	return nil
+}
+
+// noAnswer tells a gateway that is not there from a person who did not wait.
+func noAnswer(ctx context.Context, base string, err error) error {
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted before %s answered: %w", base, ctx.Err())
+	}
+	return &unreachableError{base, err}
 }
 
 // refusal reads {"error": {"code", "message"}}.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
@@ -236,6 +237,21 @@ func TestPushWithoutAGatewaySaysHowToRepeatIt(t *testing.T) {
 	g.Close()
 	command(t, "", "push", "--api", g.URL, "--user", "alice", "--id", "m1", "x").
 		want(t, exitUnreachable, "holdfast serve", "push it again with --id m1")
+}
+
+func TestInterruptedPushSaysHowToRepeatItAndBlamesNobody(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	g := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel(); <-over }))
+	defer g.Close()
+	defer close(over)
+	var out, errOut bytes.Buffer
+	code := run(ctx, []string{"push", "--api", g.URL, "--user", "alice", "--id", "m1", "x"}, &terminal{out: &out, err: &errOut})
+	r := result{code, out.String(), errOut.String()}
+	r.want(t, exitUnreachable, "interrupted", "push it again with --id m1")
+	if strings.Contains(r.err, "holdfast serve") {
+		t.Error(r.err)
+	}
 }
 
 func TestTraceTellsTheStory(t *testing.T) {

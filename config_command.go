@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 )
 
 // configCommand prints or checks settings.
@@ -58,7 +59,7 @@ func (s *configCheckCommand) Run(term *terminal) error {
 	}
 	changed := 0
 	for _, key := range c.keys() {
-		if len(c.origin(key)) > 5 && c.origin(key)[:5] == "file " {
+		if strings.HasPrefix(c.origin(key), "file ") {
 			changed++
 		}
 	}

@@ -13,7 +13,7 @@ import (
 // partConfigs prints what the parts are given for a configuration.
 func partConfigs(c *Config) string {
 	log := slog.New(slog.DiscardHandler)
-	return fmt.Sprintf("%+v\n%+v\n%+v\n%+v", withoutLog(c.storeConfig(log)), c.deliveryConfig(c.Node.Name),
+	return fmt.Sprintf("%+v\n%+v\n%+v\n%+v", withoutLog(c.storeConfig(log)), c.deliveryConfig(),
 		withoutLog(c.connConfig(conn.NoAuth{}, nil, log)), c.adminConfig())
 }
 

@@ -134,7 +134,7 @@ func (p *printer) handle(m *client.Message, answer func(*client.Message)) error 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.endless && p.left == 0 {
-		return errors.New("the count is reached") // not answered as taken: it waits for the next login
+		return nil // not answered at all: it waits for the next login without an attempt counted
 	}
 	if err := p.print(m); err != nil {
 		return err

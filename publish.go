@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -134,7 +135,7 @@ func (p *publishCommand) parse(line []byte) ([]client.Outgoing, error) {
 	if len(p.User) > 0 {
 		text := string(line)
 		in.Text = &text
-	} else if err := json.Unmarshal(line, &in); err != nil {
+	} else if err := unmarshalStrict(line, &in); err != nil {
 		return nil, fmt.Errorf("not a JSON object of a message (use --user for plain lines): %w", err)
 	}
 	if in.User != "" {
@@ -153,6 +154,20 @@ func (p *publishCommand) parse(line []byte) ([]client.Outgoing, error) {
 		msgs[i].User = user
 	}
 	return msgs, nil
+}
+
+// unmarshalStrict is json.Unmarshal with unknown fields as errors, as POST /v1/push has them: a misspelled ttl must not be
+// a silent default.
+func unmarshalStrict(data []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the object")
+	}
+	return nil
 }
 
 // message fills in what a line leaves to the flags.

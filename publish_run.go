@@ -126,6 +126,7 @@ func (r *publishRun) count(batch []client.Outgoing, results []client.Result, err
 // sendBehindRepeats sends a batch, first once more what was refused for now: while the gateway has no room it gets nothing new.
 func (r *publishRun) sendBehindRepeats(ctx context.Context, batch []client.Outgoing) error {
 	if _, err := r.repeat(ctx); err != nil {
+		r.count(batch, nil, err)
 		return err
 	}
 	return r.send(ctx, batch)

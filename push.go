@@ -148,7 +148,7 @@ func (p *pushCommand) payload(term *terminal) ([]byte, error) {
 
 // pushError is an error of the push with the exit code it ends the command with.
 func pushError(id string, err error) error {
-	if _, ok := errors.AsType[*unreachableError](err); ok {
+	if _, ok := errors.AsType[*unreachableError](err); ok || errors.Is(err, context.Canceled) {
 		return &exitCode{exitUnreachable, fmt.Errorf("%w\nwhether message %s was accepted is unknown: push it again with --id %s, it will not be delivered twice", err, id, id)}
 	}
 	return err

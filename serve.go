@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -56,7 +55,7 @@ func (n *node) start() error {
 		return err
 	}
 	n.metrics.RegisterMetricsWriter(n.writeStoreMetrics)
-	if n.delivery, err = delivery.NewDispatcher(n.config.deliveryConfig(nodeName(n.config)), n.store, n.metrics, n.log); err != nil {
+	if n.delivery, err = delivery.NewDispatcher(n.config.deliveryConfig(), n.store, n.metrics, n.log); err != nil {
 		return err
 	}
 	n.delivery.Start()
@@ -169,16 +168,4 @@ func (n *node) httpAddr() string {
 		return ""
 	}
 	return n.http.Addr().String()
-}
-
-// nodeName is node.name or, without one, the host's.
-func nodeName(c *Config) string {
-	if c.Node.Name != "" {
-		return c.Node.Name
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return "holdfast"
-	}
-	return host
 }

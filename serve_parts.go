@@ -32,9 +32,9 @@ func (c *Config) storeConfig(log *slog.Logger) store.Config {
 	}
 }
 
-func (c *Config) deliveryConfig(node string) delivery.Config {
+func (c *Config) deliveryConfig() delivery.Config {
 	d := delivery.DefaultConfig()
-	d.Node = node
+	d.Node = c.Node.Name
 	d.AckTimeout, d.WindowMsgs, d.WindowBytes = c.Ack.Timeout, c.Ack.WindowMessages, int(c.Ack.WindowBytes)
 	d.UserResendMax, d.UserParkedMax = c.Ack.UserUnackedMax, c.Ack.UserParkedMax
 	d.LiveAttemptsMax, d.LifeAttemptsMax = c.Retry.LiveAttemptsMax, c.Retry.LifeAttemptsMax

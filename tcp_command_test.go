@@ -202,6 +202,19 @@ func TestListenAnswersAsAsked(t *testing.T) {
 	}
 }
 
+// What is beyond the count was not refused: a NACK would use up an attempt of its life at each run.
+func TestListenLeavesWhatIsBeyondItsCount(t *testing.T) {
+	n := newFakeNode(t)
+	n.pushes = [][]byte{push(1, "m1", "hello"), push(2, "m2", "later"), push(3, "m3", "later")}
+	r := command(t, "", "listen", "--server", n.Addr().String(), "--user", "alice", "--count", "1")
+	r.want(t, 0, "m1  text  hello")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.acks) != 1 || len(n.nacks) != 0 || strings.Contains(r.out, "later") {
+		t.Errorf("acks %v, nacks %v, out %s", n.acks, n.nacks, r.out)
+	}
+}
+
 func TestListenPrintsJSON(t *testing.T) {
 	n := newFakeNode(t)
 	n.pushes = [][]byte{push(1, "m1", "hello")}
@@ -255,18 +268,20 @@ func TestPublishCountsRefusals(t *testing.T) {
 {"user":"alice"
 {"text":"nobody"}
 {"user":"alice","text":"x","priority":"high"}
+{"user":"alice","text":"x","priorty":"urgent"}
+{"user":"alice","text":"x"} {"user":"bob"}
 `
 	file := filepath.Join(t.TempDir(), "in.ndjson")
 	if err := os.WriteFile(file, []byte(lines), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r := command(t, "", "publish", "--server", n.Addr().String(), "--json", "--give-up", "0s", file)
-	r.want(t, exitError, "line 3: not a JSON object", "line 4: no user named", `line 5: priority "high"`, "message m1 to full was refused: queue_full")
+	r.want(t, exitError, "line 3: not a JSON object", "line 4: no user named", `line 5: priority "high"`, `line 6: not a JSON object of a message (use --user for plain lines): json: unknown field "priorty"`, "line 7: ", "message m1 to full was refused: queue_full")
 	var totals publishTotals
 	if err := json.Unmarshal([]byte(r.out), &totals); err != nil {
 		t.Fatalf("%v: %s", err, r.out)
 	}
-	if totals.Sent != 3 || totals.Accepted != 1 || totals.Duplicates != 1 || totals.Refused != 1 || totals.BadLines != 3 || totals.Reasons["queue_full"] != 1 {
+	if totals.Sent != 3 || totals.Accepted != 1 || totals.Duplicates != 1 || totals.Refused != 1 || totals.BadLines != 5 || totals.Reasons["queue_full"] != 1 {
 		t.Errorf("totals %+v", &totals)
 	}
 }
