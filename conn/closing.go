@@ -6,7 +6,8 @@ import (
 	"holdfast/codec"
 )
 
-// refuse closes s from its loop; the pass under way (flush at its end) acts on it.
+// refuse closes s for what it sent: nothing behind that is handled. The pass under way (flush at its end) acts on it. Closes that are
+// not the peer's fault go through Session.Close, which hears it out.
 func (l *loop) refuse(s *Session, code codec.Code, reason string) {
 	s.mu.Lock()
 	s.closeLocked(code, reason, 0)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -346,4 +347,41 @@ func TestC1WhatHasArrivedIsHandledBeforeAClose(t *testing.T) {
 		t.Fatalf("%d frames were handled, want 41", n)
 	}
 	old.expectClose(codec.CodeReplaced)
+}
+
+// C1: the same for a stop: the ACKs that have arrived by then count, however many reads they take.
+func TestC1WhatHasArrivedIsHandledBeforeAStop(t *testing.T) {
+	r := newRecorder()
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	r.frame = func(from *Session, _ codec.Frame) (codec.Code, string) {
+		if from.Identity().User == "bob" {
+			close(entered) // the loop is busy: nothing of the others is read
+			<-goOn
+		}
+		return codec.CodeNone, ""
+	}
+	s := start(t, Config{Loops: 1}, r)
+	p, other := dial(t, s).login("alice"), dial(t, s).login("bob")
+	other.send(codec.AppendAckOne(nil, 1, codec.LevelReceived))
+	<-entered
+	const bytesMin = 100 << 10 // more than one read of an event loop takes
+	var acks []byte
+	n := 1
+	for ; len(acks) < bytesMin; n++ {
+		acks = codec.AppendAckOne(acks, uint64(n), codec.LevelReceived)
+	}
+	p.send(acks)
+	done := make(chan struct{})
+	go func() { defer close(done); stop(t, s) }()
+	eventually(t, "the loop is told to end", func() bool {
+		return slices.ContainsFunc(s.allLoops(), func(l *loop) bool { return l.endDue.Load() })
+	})
+	close(goOn)
+	p.expectClose(codec.CodeGoingAway)
+	p.Close()
+	other.Close()
+	<-done
+	if got := len(r.seen()); got != n {
+		t.Fatalf("%d frames were handled, want %d", got, n)
+	}
 }

@@ -139,9 +139,6 @@ func (l *loop) duties() {
 		l.each(func(s *Session) { g.send(s) })
 	}
 	if l.endDue.Swap(false) {
-		l.each(func(s *Session) {
-			l.refuse(s, codec.CodeGoingAway, "server is stopping")
-			l.flush(s, false)
-		})
+		l.each(func(s *Session) { s.Close(codec.CodeGoingAway, "server is stopping", 0) })
 	}
 }

@@ -158,8 +158,7 @@ func (l *loop) visit(s *Session, nowMs int64) {
 	}
 	l.schedule(s)
 	if code != codec.CodeNone {
-		l.refuse(s, code, reason)
-		l.flush(s, false)
+		s.Close(code, reason, 0) // not refuse: what has arrived in time counts
 	}
 }
 
