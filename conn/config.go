@@ -128,6 +128,8 @@ func (c *Config) validate() error {
 	case c.OutboxHardBytes < c.OutboxHighBytes+2*c.FrameBytesMax:
 		return fmt.Errorf("conn: outbox hard bytes %d must leave room for two frames of %d above outbox high bytes %d",
 			c.OutboxHardBytes, c.FrameBytesMax, c.OutboxHighBytes)
+	case c.OutboxHardBytes > 1<<30:
+		return fmt.Errorf("conn: outbox hard bytes %d is over 1 GiB", c.OutboxHardBytes)
 	case c.KeepaliveMin > c.KeepaliveDefault || c.KeepaliveDefault > c.KeepaliveMax:
 		return fmt.Errorf("conn: keepalive min %s, default %s, max %s must rise", c.KeepaliveMin, c.KeepaliveDefault, c.KeepaliveMax)
 	}

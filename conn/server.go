@@ -67,7 +67,10 @@ func New(cfg Config, h Handler) (*Server, error) {
 		return nil, fmt.Errorf("conn: drawing the first session id: %w", err)
 	}
 	s.sessions.Store(binary.LittleEndian.Uint64(seed[:]))
-	return s, s.limitConns()
+	if err := s.limitConns(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // limitConns puts the connection limit below the descriptor limit: a failing accept ends a gnet engine.
@@ -171,8 +174,10 @@ func (s *Server) Err() <-chan error { return s.failed }
 // Drain sends new connections away with CodeGoingAway; those that are open go on.
 func (s *Server) Drain() { s.draining.Store(true) }
 
-// Stop closes every connection with CodeGoingAway, waits for the goodbyes to arrive (at most LingerTimeout, and half of the time that ctx has), and ends the event loops.
-// Sessions are refused by every call afterwards, and no byte is written. Repeats return the first result.
+// Stop closes every connection with CodeGoingAway, waits for the goodbyes to arrive (at most LingerTimeout, and half of the time that ctx
+// has), and ends the event loops. Frames that have arrived by then are still handled. Afterwards every call of a session is refused and no
+// byte is written. It blocks until all that is done, or ctx is: then it returns ctx's error and the loops may still run. Repeats return
+// the first result.
 func (s *Server) Stop(ctx context.Context) error {
 	s.stopOnce.Do(func() { s.stopErr = s.stop(ctx) })
 	return s.stopErr

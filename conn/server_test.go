@@ -117,6 +117,7 @@ func TestConfigNamesTheBrokenRelation(t *testing.T) {
 		"over the protocol's":          {Auth: NoAuth{}, FrameBytesMax: 2 << 20},
 		"outbox high bytes 10 must be": {Auth: NoAuth{}, OutboxHighBytes: 10, OutboxLowBytes: 20},
 		"room for two frames":          {Auth: NoAuth{}, OutboxHardBytes: 1},
+		"over 1 GiB":                   {Auth: NoAuth{}, OutboxHardBytes: 1 << 31},
 		"files reserve":                {Auth: NoAuth{}, FilesReserve: 1 << 40},
 	} {
 		if _, err := New(cfg, newRecorder()); err == nil || !strings.Contains(err.Error(), text) {
