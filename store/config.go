@@ -1,5 +1,3 @@
-// Package store holds what must outlive a connection or the process. Local is the embedded engine of solo mode: a segment log with
-// group commit, an index in memory without pointers, a registry of devices and a journal of what ended.
 package store
 
 import (

@@ -88,7 +88,6 @@ func (r *endedRing) age(sinceMs int64, most int) {
 	}
 }
 
-// The body of an ended frame: four u64, bytes u32, attempts u16, status, reason, level, priority, two name lengths, names.
 const endedHeadBytes = frameHeadBytes + 4*8 + 4 + 2 + 6
 
 func appendEnded(dst []byte, e *endedEntry, user, device string) []byte {

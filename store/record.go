@@ -8,12 +8,7 @@ import (
 	"holdfast/delivery"
 )
 
-// Every file is a row of frames, each aligned to 8 bytes:
-//
-//	crc32c u32 | length u32 | type u8 | body …        length counts all of it but the padding; crc covers all after itself
-//
-// The checksum starts from a value made of the directory's secret seed, the file's number and the frame's place in it. A frame is
-// therefore valid only where it was written: not inside a payload, not in a block that used to belong to another file.
+// Every file is a row of frames; doc.go draws them.
 const (
 	frameHeadBytes = 9
 	frameBytesMax  = 2 << 20
@@ -26,7 +21,7 @@ const (
 	frameEnded  = 5 // ended journal
 	frameDevice = 6 // device registry
 	framePad    = 7 // nothing: tries whether there is room
-	frameHeader = 8 // first frame of a file: its number
+	frameHeader = 8 // nothing: first of a new file, so that an empty one stands out
 )
 
 func padded(n int) int { return (n + frameAlign - 1) &^ (frameAlign - 1) }
@@ -84,7 +79,6 @@ func mix(x uint64) uint64 {
 	return x
 }
 
-// A put's body: class, flags, reason, three name lengths, attempts u16, seq, accepted, expire (for a dead one: ended) u64, names, command.
 const (
 	putHeadBytes = frameHeadBytes + 6 + 2 + 3*8
 

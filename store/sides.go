@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// The two files beside the log: devices and ended. Both may lose their tail in a power cut without harm: a login or a message brings
+// Both files beside the log, devices and ended, may lose their tail in a power cut without harm: a login or a message brings
 // a device back, and a lost mark means one more copy under the same id. They are synced once a second.
 
 const (
