@@ -36,7 +36,7 @@ type Options struct {
 	// User and Device name the queue. User may be empty where the token names it. Device: "default".
 	User, Device string
 	// Token gives the login token. It is asked at the first login and after the server called the token expired;
-	// in between the last one is used again. nil: no token.
+	// in between the last one is used again. To give the expired one again ends the client. nil: no token.
 	Token func(context.Context) (string, error)
 	// ClientName is free text for operators, such as "acme-ios/4.2".
 	ClientName string

@@ -74,6 +74,9 @@ type tokenState struct {
 	refused int // tokens called expired since the last good session
 }
 
+// errSameToken ends the client: coming back with nothing changed would fail again, for ever.
+var errSameToken = errors.New("the program gave the same token again")
+
 // loginToken returns the token to log in with, a new one when there is none that holds.
 func (c *Client) loginToken(ctx context.Context) (string, error) {
 	if c.o.Token == nil || c.token.have {
@@ -82,6 +85,9 @@ func (c *Client) loginToken(ctx context.Context) (string, error) {
 	value, err := c.o.Token(ctx)
 	if err != nil {
 		return "", fmt.Errorf("get a login token: %w", err)
+	}
+	if c.token.refused > 0 && value == c.token.value {
+		return "", fmt.Errorf("%w: %w", errSameToken, &CloseError{Code: codec.CodeTokenExpired})
 	}
 	c.token.value, c.token.have = value, true
 	return value, nil
@@ -98,7 +104,7 @@ type verdict struct {
 func (c *Client) judge(err error) verdict {
 	var ce *CloseError
 	switch {
-	case errors.Is(err, ErrClosed) || c.ctx.Err() != nil:
+	case errors.Is(err, ErrClosed) || errors.Is(err, errSameToken) || c.ctx.Err() != nil:
 		return verdict{final: true}
 	case !errors.As(err, &ce) || ce.Local:
 		return verdict{final: c.o.NoReconnect}

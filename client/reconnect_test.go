@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -388,11 +389,24 @@ func TestOptionsThatCannotWorkAreNamed(t *testing.T) {
 func TestTokenThatExpiresRightAfterTheLoginBacksOff(t *testing.T) {
 	s := newServer(t)
 	client := start(t, s, Options{Handler: newRecorder().handle, BackoffBase: time.Hour, BackoffMax: time.Hour,
-		Token: func(context.Context) (string, error) { return "token", nil }})
+		Token: func(context.Context) (string, error) { return rand.Text(), nil }})
 	p, _ := s.login()
 	client()
 	p.close(codec.Close{Code: codec.CodeTokenExpired})
 	p, _ = s.login() // the first one is renewed at once
 	p.close(codec.Close{Code: codec.CodeTokenExpired})
 	s.quiet(200 * time.Millisecond)
+}
+
+func TestExpiredTokenGivenAgainEndsTheClient(t *testing.T) {
+	s := newServer(t)
+	client := start(t, s, Options{Handler: newRecorder().handle, Token: func(context.Context) (string, error) { return "token", nil }})
+	p, _ := s.login()
+	c := client()
+	p.close(codec.Close{Code: codec.CodeTokenExpired})
+	receive(t, c.Done())
+	if ce, ok := errors.AsType[*CloseError](c.Err()); !ok || ce.Code != codec.CodeTokenExpired {
+		t.Error(c.Err())
+	}
+	s.quiet(10 * time.Millisecond)
 }
