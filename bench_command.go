@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -20,6 +21,8 @@ const exitVerdict = 3
 type benchCommand struct {
 	Fanout  benchFanout  `cmd:"" help:"Users online, publishers push to them: deliveries a second, server CPU, latencies."`
 	Publish benchPublish `cmd:"" help:"How fast publishers are answered when the answer means: on the disk."`
+	Idle    benchIdle    `cmd:"" help:"Connections that only keep alive: server memory and CPU for each, at several sizes."`
+	Worker  benchWorker  `cmd:"" hidden:"" help:"A further process of the generator; it is started by the others."`
 }
 
 // benchFlags are the flags all scenarios share.
@@ -32,13 +35,17 @@ type benchFlags struct {
 	Start      bool          `help:"Start a gateway for the run, on an empty temporary directory and free ports, and end it afterwards."`
 	StartDir   string        `placeholder:"DIR" help:"Where --start makes that directory. The system's default may be memory, on which syncs cost nothing."`
 	Set        []string      `sep:"none" placeholder:"SECTION.KEY=VALUE" help:"Setting of the gateway started by --start; may be repeated."`
-	WarmUp     time.Duration `default:"3s" help:"Load before the measured span."`
-	Duration   time.Duration `default:"10s" help:"The measured span."`
 	ConnectMax time.Duration `default:"60s" help:"Longest time for the logins."`
 	SettleMax  time.Duration `default:"30s" help:"Longest wait for what is still under way after the span."`
 	JSON       bool          `name:"json" help:"Print one JSON line instead of the table."`
 	Out        string        `type:"path" placeholder:"FILE" help:"Append the JSON line to a file, beside the table."`
 	HTML       string        `name:"html" type:"path" placeholder:"FILE" help:"Write a page with plots."`
+}
+
+// spanFlags are the flags of the scenarios that are measured for a time.
+type spanFlags struct {
+	WarmUp   time.Duration `default:"3s" help:"Load before the measured span."`
+	Duration time.Duration `default:"10s" help:"The measured span."`
 }
 
 // benchExits ends the help of every scenario.
@@ -49,7 +56,7 @@ Exit codes: 0 pass, 1 the run did not come to a verdict, 2 usage, 3 the verdict 
 // options are the options all scenarios share.
 func (f *benchFlags) options(term *terminal) (bench.Options, error) {
 	o := bench.Options{
-		Version: version, ConnectMax: f.ConnectMax, WarmUp: f.WarmUp, Duration: f.Duration, SettleMax: f.SettleMax,
+		Version: version, ConnectMax: f.ConnectMax, SettleMax: f.SettleMax,
 		Target: bench.Target{Addr: f.Server, API: f.API, APIToken: f.APIToken, PID: f.PID},
 	}
 	if term.errTTY {
@@ -58,12 +65,9 @@ func (f *benchFlags) options(term *terminal) (bench.Options, error) {
 	if !strings.Contains(o.Target.API, "://") {
 		o.Target.API = "http://" + o.Target.API
 	}
-	if f.TokenKey != "" {
-		keys, err := parseKeys(f.TokenKey)
-		if err != nil || len(keys) != 1 {
-			return o, &exitCode{exitUsage, fmt.Errorf("--token-key %s: name one key, as ALG:FILE (%w)", f.TokenKey, err)}
-		}
-		o.Target.Token = func(user string, publisher bool) (string, error) { return benchToken(keys[0], user, publisher) }
+	var err error
+	if o.Target.Token, err = benchTokens(f.TokenKey); err != nil {
+		return o, err
 	}
 	if f.Start {
 		self, err := os.Executable()
@@ -79,6 +83,21 @@ func (f *benchFlags) options(term *terminal) (bench.Options, error) {
 	return o, nil
 }
 
+// benchTokens makes the function that signs login tokens; nil without a key.
+func benchTokens(tokenKey string) (func(user string, publisher bool) (string, error), error) {
+	if tokenKey == "" {
+		return nil, nil
+	}
+	keys, err := parseKeys(tokenKey)
+	if err == nil && len(keys) != 1 {
+		err = errors.New("name one key, as ALG:FILE")
+	}
+	if err != nil {
+		return nil, &exitCode{exitUsage, fmt.Errorf("--token-key %s: %w", tokenKey, err)}
+	}
+	return func(user string, publisher bool) (string, error) { return benchToken(keys[0], user, publisher) }, nil
+}
+
 // benchToken signs a login token for one of the generator's users.
 func benchToken(key Key, user string, publisher bool) (string, error) {
 	role := "client"
@@ -89,17 +108,18 @@ func benchToken(key Key, user string, publisher bool) (string, error) {
 }
 
 // run executes a scenario and reports. The verdict becomes the exit code.
-func (f *benchFlags) run(ctx context.Context, term *terminal, scenario bench.Scenario, err error) error {
+func (f *benchFlags) run(ctx context.Context, term *terminal, span spanFlags, scenario bench.Scenario, err error) error {
 	if err != nil {
 		return &exitCode{exitUsage, err}
 	}
-	if f.Duration <= 0 || f.WarmUp < 0 || f.SettleMax < 0 || f.ConnectMax <= 0 {
+	if span.Duration <= 0 || span.WarmUp < 0 || f.SettleMax < 0 || f.ConnectMax <= 0 {
 		return &exitCode{exitUsage, fmt.Errorf("times must be above zero")}
 	}
 	o, err := f.options(term)
 	if err != nil {
 		return err
 	}
+	o.WarmUp, o.Duration = span.WarmUp, span.Duration
 	report, err := bench.Execute(ctx, o, scenario)
 	if err != nil {
 		return fmt.Errorf("bench %s: %w", scenario.Name, err)
@@ -171,6 +191,7 @@ func (f *loadFlags) fanout(rate float64) bench.FanoutOptions {
 // benchFanout is the scenario fanout.
 type benchFanout struct {
 	benchFlags `embed:""`
+	spanFlags  `embed:""`
 	loadFlags  `embed:""`
 	Rate       float64 `default:"0" help:"Messages a second, open loop. 0: as fast as the windows allow."`
 	NoAck      bool    `help:"Publish fire and forget (ack=false)."`
@@ -193,5 +214,5 @@ func (b *benchFanout) Run(ctx context.Context, term *terminal) error {
 	o := b.fanout(b.Rate)
 	o.NoAck, o.Messages = b.NoAck, b.Messages
 	scenario, err := bench.Fanout(o)
-	return b.run(ctx, term, scenario, err)
+	return b.run(ctx, term, b.spanFlags, scenario, err)
 }

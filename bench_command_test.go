@@ -12,7 +12,7 @@ import (
 
 func TestEveryScenarioHasHelpWithExamples(t *testing.T) {
 	help := command(t, "", "bench", "--help")
-	for _, name := range []string{"fanout", "publish"} {
+	for _, name := range []string{"fanout", "publish", "idle"} {
 		help.want(t, 0, "\n  bench "+name)
 		command(t, "", "bench", name, "--help").want(t, 0, "Examples:", "holdfast bench "+name, "Exit codes: 0 pass")
 	}
@@ -29,6 +29,7 @@ func TestBenchUsageErrorsSayWhatToDo(t *testing.T) {
 		{[]string{"fanout", "--token-key", "none:x"}, "HS256"},
 		{[]string{"publish", "--mode", "mail"}, "http-batch"},
 		{[]string{"publish", "--ttl", "5"}, "--ttl"},
+		{[]string{"idle", "--sizes", "5,3"}, "rising"},
 		{[]string{"nothing"}, "nothing"},
 	} {
 		command(t, "", append([]string{"bench"}, test.args...)...).want(t, exitUsage, test.text)

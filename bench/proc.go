@@ -143,30 +143,32 @@ func holdsSocket(dir string, inodes map[string]bool) bool {
 	return false
 }
 
-// socketMemory is the kernel's memory in TCP buffers of this machine, both ends of local connections included, and the number of
-// TCP sockets in use.
-func socketMemory() (memBytes, sockets int64, err error) {
+// socketMemory is the kernel's memory in TCP buffers of this machine, both ends of local connections included.
+func socketMemory() (memBytes int64, err error) {
 	text, err := os.ReadFile("/proc/net/sockstat")
 	if err != nil {
-		return 0, 0, fmt.Errorf("reading the kernel's socket memory: %w", err)
+		return 0, fmt.Errorf("reading the kernel's socket memory: %w", err)
 	}
 	return parseSockstat(string(text))
 }
 
 // parseSockstat reads the line "TCP: inuse 5 orphan 0 tw 0 alloc 8 mem 1"; mem is in pages.
-func parseSockstat(text string) (memBytes, sockets int64, err error) {
+func parseSockstat(text string) (memBytes int64, err error) {
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
 		if len(f) == 0 || f[0] != "TCP:" {
 			continue
 		}
-		values := map[string]int64{}
 		for i := 1; i+1 < len(f); i += 2 {
-			if values[f[i]], err = strconv.ParseInt(f[i+1], 10, 64); err != nil {
-				return 0, 0, fmt.Errorf("reading the kernel's socket memory: %w", err)
+			if f[i] != "mem" {
+				continue
 			}
+			pages, err := strconv.ParseInt(f[i+1], 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("reading the kernel's socket memory: %w", err)
+			}
+			return pages * int64(os.Getpagesize()), nil
 		}
-		return values["mem"] * int64(os.Getpagesize()), values["inuse"], nil
 	}
-	return 0, 0, errors.New("reading the kernel's socket memory: no line for TCP")
+	return 0, errors.New("reading the kernel's socket memory: it is not told")
 }
