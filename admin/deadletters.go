@@ -31,7 +31,11 @@ type deadLettersView struct {
 	Next        string           `json:"next,omitempty"` // give it as after for the next page; none: this was the last one
 }
 
-const deadLettersDefault = 100
+const (
+	deadLettersDefault  = 100
+	deadLettersRead     = 32      // dead letters read at a time
+	deadLettersBytesMax = 4 << 20 // stored bytes of a page, passed by one message at most
+)
 
 // handleDeadLetters is GET /v1/dead-letters.
 func (s *Server) handleDeadLetters(w http.ResponseWriter, req *http.Request) {
@@ -40,24 +44,36 @@ func (s *Server) handleDeadLetters(w http.ResponseWriter, req *http.Request) {
 		writeProblem(w, p, "")
 		return
 	}
-	var letters []DeadLetter
-	if s.parts.DeadLetters != nil {
-		var err error
-		// One more than asked for tells whether there is a next page.
-		if letters, err = s.parts.DeadLetters.DeadLetters(after, limit+1); err != nil {
-			s.failedQuestion(w, err)
-			return
-		}
-	}
-	v := deadLettersView{DeadLetters: make([]deadLetterView, 0, min(len(letters), limit))}
-	for i := range letters {
-		if i == limit {
-			v.Next = v.DeadLetters[limit-1].Seq
-			break
-		}
-		v.DeadLetters = append(v.DeadLetters, viewDeadLetter(&letters[i]))
+	v, err := s.deadLetterPage(after, limit)
+	if err != nil {
+		s.failedQuestion(w, err)
+		return
 	}
 	writeJSON(w, v)
+}
+
+// deadLetterPage reads up to limit dead letters, some at a time: payloads are large and a page is bounded by bytes as well.
+func (s *Server) deadLetterPage(after uint64, limit int) (deadLettersView, error) {
+	v := deadLettersView{DeadLetters: []deadLetterView{}}
+	for size := 0; s.parts.DeadLetters != nil; {
+		letters, err := s.parts.DeadLetters.DeadLetters(after, deadLettersRead)
+		if err != nil {
+			return v, err
+		}
+		for i := range letters {
+			if len(v.DeadLetters) == limit || size >= deadLettersBytesMax {
+				v.Next = strconv.FormatUint(after, 10)
+				return v, nil
+			}
+			v.DeadLetters = append(v.DeadLetters, viewDeadLetter(&letters[i]))
+			after = letters[i].Ref.Seq
+			size += len(letters[i].Command)
+		}
+		if len(letters) < deadLettersRead {
+			break
+		}
+	}
+	return v, nil
 }
 
 func viewDeadLetter(d *DeadLetter) deadLetterView {

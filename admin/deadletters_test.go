@@ -74,3 +74,27 @@ func TestNodeWithoutDeadLettersHasNone(t *testing.T) {
 	}
 	wantProblem(t, r.do("DELETE", "/v1/dead-letters/1", "", ""), 404, "not_found", "")
 }
+
+func TestDeadLetterPageIsBoundedByBytes(t *testing.T) {
+	r := newRig(t)
+	for seq := range uint64(100) {
+		r.letters.letters = append(r.letters.letters, deadLetter(seq+1, delivery.ReasonUndecodable, make([]byte, 1<<20)))
+	}
+	seen, next := 0, ""
+	for pages := 0; ; pages++ {
+		var v deadLettersView
+		if err := json.Unmarshal([]byte(r.get("/v1/dead-letters?limit=1000&after=0"+next).body), &v); err != nil {
+			t.Fatal(err)
+		}
+		if len(v.DeadLetters) > 4 {
+			t.Fatalf("%d MiB in one page", len(v.DeadLetters))
+		}
+		if seen += len(v.DeadLetters); v.Next == "" {
+			break
+		}
+		next = v.Next // behind the 0 of the query
+	}
+	if seen != 100 {
+		t.Errorf("%d of 100 seen", seen)
+	}
+}

@@ -85,7 +85,7 @@ func (s *Server) handleMessage(w http.ResponseWriter, req *http.Request) {
 	case err != nil:
 		s.failedQuestion(w, err)
 	case len(ds) == 0:
-		writeProblem(w, problem{code: codeNotFound, text: "no message with this id is known: it was never accepted, or it ended some time ago"}, "")
+		writeProblem(w, unknownMessage(), "")
 	default:
 		writeJSON(w, viewMessage(id, ds))
 	}
@@ -109,7 +109,7 @@ func (s *Server) handleCancel(w http.ResponseWriter, req *http.Request) {
 	case err != nil:
 		s.failedQuestion(w, err)
 	case len(ds) == 0:
-		writeProblem(w, problem{code: codeNotFound, text: "no message with this id is known: it was never accepted, or it ended some time ago"}, "")
+		writeProblem(w, unknownMessage(), "")
 	case cancelled == 0 && v.Complete:
 		body, _ := json.Marshal(v.Deliveries) // plain values: it cannot fail
 		writeProblem(w, problem{code: codeAlreadyEnded, text: "every delivery of this message had ended before"}, `,"deliveries":`+string(body))
@@ -117,6 +117,10 @@ func (s *Server) handleCancel(w http.ResponseWriter, req *http.Request) {
 		v.Cancelled = &cancelled
 		writeJSON(w, v)
 	}
+}
+
+func unknownMessage() problem {
+	return problem{code: codeNotFound, text: "no message with this id is known: it was never accepted, or it ended some time ago"}
 }
 
 // messageID is the id in the path.
