@@ -62,6 +62,7 @@ func TestEverythingAtOnceBalances(t *testing.T) {
 		return !l.full && !l.open.lazy() && l.flushing == nil
 	})
 	before := balanced(t, l)
+	checkNames(t, l)
 	if before.Accepted < 500 || l.Stats().DiskFull == 0 {
 		t.Fatalf("too little happened: %+v", l.Stats())
 	}

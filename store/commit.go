@@ -307,7 +307,11 @@ func (l *Local) drop(b *batch, state uint32) {
 			d.bytes -= int64(e.bytes())
 		}
 		l.count.dropped++
+		q, dead := e.queue, e.is(flagDead)
 		l.free(p.slot, e)
+		if dead {
+			l.reg.letter(q, -1)
+		}
 	}
 }
 

@@ -48,6 +48,7 @@ const deadEvictMax = 2
 func (l *Local) bury(slot uint32, e *entry, reason delivery.Reason, nowMs int64, told *notices) {
 	e.kill(reason)
 	e.expireS = expireSeconds(nowMs)
+	l.reg.letter(e.queue, 1)
 	l.dead.insert(&l.slab, slot)
 	l.open.ends = appendEnd(l.open.ends, end{seq: e.seq, endedMs: nowMs, attempts: e.attempts, status: delivery.StatusDead, reason: reason})
 	for n := 0; n < deadEvictMax && len(l.dead.slots) > l.cfg.DeadLettersMax; n++ {
@@ -63,9 +64,11 @@ func (l *Local) bury(slot uint32, e *entry, reason delivery.Reason, nowMs int64,
 // dropDead takes a letter away. A publisher that still waited for it to be written is answered: its message was taken, and has ended.
 func (l *Local) dropDead(slot uint32, nowMs int64, told *notices) {
 	e := l.slab.at(slot)
+	q := e.queue
 	told.answer(l.pending(e))
 	l.dead.remove(&l.slab, e)
 	l.discard(slot, e, delivery.Ending{Status: delivery.StatusDead, Reason: e.reason()}, nowMs)
+	l.reg.letter(q, -1)
 }
 
 // DropDead takes the dead letter with this Seq away for good; false: there is none. It stays known as ended for the dedup window.

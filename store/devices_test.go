@@ -29,6 +29,7 @@ func TestADeviceUnseenTooLongLeavesItsMessagesToTheDeadLetters(t *testing.T) {
 	if st := l.Stats(); st.DeadLetters != 100 || st.DevicesForgotten != 1 || balanced(t, l).Dead != 100 {
 		t.Fatalf("got %+v", st)
 	}
+	checkNames(t, l)
 	letters, _ := l.DeadLetters(0, 1)
 	if letters[0].Record.Reason != delivery.ReasonDeviceGone || letters[0].Record.Device != "old" {
 		t.Fatalf("got %+v", letters[0].Record)
@@ -74,6 +75,58 @@ func TestWhatCameWhileEveryDeviceWasAwayIsAdoptedByTheOneThatReturns(t *testing.
 	phone, _ = l.Claim([]byte("alice"), []byte("phone"), now)
 	if got := texts(t, l, phone); !slices.Equal(got, want) {
 		t.Fatalf("after a restart: %q", got)
+	}
+}
+
+// Pushes to users who never come must not use up the queues, the names or the memory for good.
+func TestADefaultQueueIsForgottenOnceNothingWaitsInIt(t *testing.T) {
+	cfg := Config{Dir: t.TempDir(), QueuesMax: 4, DedupMax: 8, DeadLettersMax: 1}
+	l := open(t, cfg)
+	defer func() { shut(t, l) }()
+	now := time.Now().UnixMilli()
+	dead := store1(t, l, must(t, l, "stranger", "")[0], "dead", "x")
+	l.End([]delivery.Ending{{Ref: dead, Status: delivery.StatusDead, Reason: delivery.ReasonRetention}}, now)
+	for i := range 200 {
+		qs, _, r := l.Targets(nil, fmt.Append(nil, "user", i), nil, nil, now)
+		if r == codec.ResultStorageFull {
+			l.SweepExpired(nil, now, 10)
+			if l.Stats().Queues != cfg.QueuesMax {
+				t.Fatal("a queue that was just handed out is forgotten")
+			}
+			now += 2 * 3_600_000
+			l.SweepExpired(nil, now, 10)
+			qs, _, r = l.Targets(nil, fmt.Append(nil, "user", i), nil, nil, now)
+		}
+		if r != codec.ResultAccepted {
+			t.Fatalf("user %d is refused: %d", i, r)
+		}
+		if info := l.Queue(qs[0]); info.SeenMs != 0 || info.User != fmt.Sprint("user", i) {
+			t.Fatalf("got %+v", info)
+		}
+		ref := store1(t, l, qs[0], fmt.Sprint(i), "x")
+		l.End([]delivery.Ending{{Ref: ref, Status: delivery.StatusAcked}}, now)
+	}
+	l.mu.Lock()
+	queues, texts, names := len(l.reg.queues), len(l.reg.text), len(l.reg.names)
+	l.mu.Unlock()
+	if queues > 10 || texts > 20 || names > 14 {
+		t.Errorf("%d queues, %d texts, %d names are kept", queues, texts, names)
+	}
+	checkNames(t, l)
+	// What died keeps the name of its user, over a restart too.
+	for range 2 {
+		letters, err := l.DeadLetters(0, 10)
+		if err != nil || len(letters) != 1 || letters[0].Record.User != "stranger" {
+			t.Fatalf("%+v, %v", letters, err)
+		}
+		if _, dup, _ := l.Targets(nil, []byte("stranger"), nil, []byte("dead"), now); !dup {
+			t.Fatal("its message id is no longer known")
+		}
+		shut(t, l)
+		l = open(t, cfg)
+	}
+	if ok, err := l.DropDead(dead.Seq); !ok || err != nil {
+		t.Fatal(ok, err)
 	}
 }
 

@@ -32,14 +32,15 @@ const (
 // pays nothing for the limit.
 type endedRing struct {
 	max    uint32
+	reg    *registry // whose names the entries use
 	chunks []*[endedChunk]endedEntry
 	head   uint64 // counts what came; its entries are [tail, head)
 	tail   uint64
 	index  table
 }
 
-func newEndedRing(most int) *endedRing {
-	r := &endedRing{max: uint32(most)}
+func newEndedRing(most int, reg *registry) *endedRing {
+	r := &endedRing{max: uint32(most), reg: reg}
 	r.chunks = make([]*[endedChunk]endedEntry, (most+endedChunk-1)/endedChunk)
 	r.index.home = func(slot uint32) uint64 {
 		e := r.at(slot - 1)
@@ -54,6 +55,7 @@ func (r *endedRing) len() int { return int(r.head - r.tail) }
 
 // push adds one and reports whether the oldest had to go for it.
 func (r *endedRing) push(e endedEntry) (evicted bool) {
+	r.reg.use(e.user, e.device) // before the oldest lets go of what may be the same names
 	if evicted = r.len() == int(r.max); evicted {
 		r.pop()
 	}
@@ -70,6 +72,7 @@ func (r *endedRing) push(e endedEntry) (evicted bool) {
 func (r *endedRing) pop() {
 	i := uint32(r.tail % uint64(r.max))
 	r.index.remove(i + 1)
+	r.reg.unuse(r.at(i).user, r.at(i).device)
 	r.tail++
 	if r.tail == r.head || i&(endedChunk-1) == endedChunk-1 {
 		if c := i >> endedShift; r.len() == 0 || uint32(r.head%uint64(r.max))>>endedShift != c {

@@ -73,9 +73,10 @@ func Open(cfg Config) (*Local, error) {
 		return nil, err
 	}
 	l := &Local{
-		cfg: cfg, lock: lock, reg: newRegistry(), ended: newEndedRing(cfg.DedupMax), open: new(batch), spare: new(batch),
+		cfg: cfg, lock: lock, reg: newRegistry(), open: new(batch), spare: new(batch),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), fatal: make(chan error, 1),
 	}
+	l.ended = newEndedRing(cfg.DedupMax, &l.reg)
 	l.index.home = func(slot uint32) uint64 {
 		e := l.slab.at(slot)
 		return home(e.mid, l.reg.queues[e.queue].user)

@@ -100,8 +100,10 @@ func (l *Local) UserQueues(user string) (infos []delivery.QueueInfo) {
 
 func (l *Local) info(q uint32, nowMs int64) delivery.QueueInfo {
 	d := &l.reg.queues[q]
-	info := delivery.QueueInfo{ID: delivery.QueueID(q), User: l.reg.text[d.user], Device: l.reg.text[d.device], SeenMs: d.seenMs,
-		Messages: int(d.messages), Bytes: d.bytes}
+	info := delivery.QueueInfo{ID: delivery.QueueID(q), User: l.reg.text[d.user], Device: l.reg.text[d.device], Messages: int(d.messages), Bytes: d.bytes}
+	if d.device != 0 {
+		info.SeenMs = d.seenMs
+	}
 	for _, slot := range d.head {
 		if slot == 0 {
 			continue

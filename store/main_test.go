@@ -174,3 +174,33 @@ func balanced(t testing.TB, l *Local) Ledger {
 	}
 	return g
 }
+
+// checkNames counts again who uses which name: one too few, and a user could get the name of another.
+func checkNames(t testing.TB, l *Local) {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := &l.reg
+	uses, letters := make([]uint32, len(r.text)), make([]uint32, len(r.queues))
+	for _, slot := range l.dead.slots {
+		letters[l.slab.at(slot).queue]++
+	}
+	for q := 1; q < len(r.queues); q++ {
+		d := &r.queues[q]
+		if d.letters != letters[q] {
+			t.Fatalf("queue %d has %d dead letters, counted %d", q, letters[q], d.letters)
+		}
+		uses[d.user]++
+		uses[d.device]++
+	}
+	for i := l.ended.tail; i < l.ended.head; i++ {
+		e := l.ended.at(uint32(i % uint64(l.ended.max)))
+		uses[e.user]++
+		uses[e.device]++
+	}
+	for n := 1; n < len(uses); n++ {
+		if uses[n] != r.uses[n] || (uses[n] > 0) != (r.text[n] != "") || uses[n] > 0 && r.names[r.text[n]] != uint32(n) {
+			t.Fatalf("name %d (%q) is used %d times, counted %d", n, r.text[n], uses[n], r.uses[n])
+		}
+	}
+}

@@ -67,6 +67,8 @@ func TestBehavesLikeItsModelOverRestarts(t *testing.T) {
 			m.dropDead()
 		case k < 994:
 			m.restart(step)
+		case k < 997:
+			m.l.SweepExpired(nil, m.now+dayMs/2, 10) // forgets default queues
 		default:
 			m.find()
 		}
@@ -263,6 +265,7 @@ func (m *model) check(step int) {
 		m.t.Fatalf("step %d: %d entries in the index, want %d", step, entries, live+len(m.dead))
 	}
 	balanced(m.t, m.l)
+	checkNames(m.t, m.l)
 }
 
 func (m *model) checkClass(step int, q delivery.QueueID, p codec.Priority, want []modelMessage) {

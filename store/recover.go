@@ -324,6 +324,7 @@ func (r *recovery) build() {
 		l.index.insert(slot)
 		if e.is(flagDead) {
 			l.dead.slots = append(l.dead.slots, slot)
+			l.reg.letter(e.queue, 1)
 			continue
 		}
 		q := &l.reg.queues[e.queue]
@@ -338,6 +339,7 @@ func (r *recovery) build() {
 		// Nothing lives in it: its messages ended or are dead letters. The device, if there is one, logs in again.
 		if l.reg.queues[q].messages == 0 {
 			l.reg.forget(q)
+			l.reg.release(q)
 		}
 	}
 }

@@ -50,15 +50,16 @@ func (l *Local) loadDevice(frame []byte) {
 	if !ok {
 		return
 	}
-	u, d := l.reg.name(user), l.reg.name(device)
-	q := l.reg.find(u, d)
-	switch {
-	case flags&deviceGone != 0:
-		if q != 0 {
+	if flags&deviceGone != 0 {
+		if q := l.reg.find(l.reg.names[string(user)], l.reg.names[string(device)]); q != 0 {
 			l.reg.forget(q)
+			l.reg.release(q)
 		}
 		return
-	case q == 0:
+	}
+	u, d := l.reg.name(user), l.reg.name(device)
+	q := l.reg.find(u, d)
+	if q == 0 {
 		q = l.reg.add(u, d)
 	}
 	e := &l.reg.queues[q]

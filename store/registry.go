@@ -10,13 +10,18 @@ import (
 
 // registry is who can be sent to: users, their queues, and the names. Guarded by Local.mu. Numbers start at 1; 0 is nobody.
 type registry struct {
-	names   map[string]uint32 // every user and device name once
-	text    []string
-	first   []uint32 // by name number: first queue of the user with that name
-	queues  []queue
-	used    int // queues not gone
-	changed []byte
-	sweepAt uint32
+	names map[string]uint32 // every user and device name once
+	// By name number: the text, how many queues and remembered ends use it, and the first queue of the user with that name.
+	text      []string
+	uses      []uint32
+	first     []uint32
+	freeNames []uint32
+
+	queues     []queue
+	freeQueues []uint32
+	used       int // queues not gone
+	changed    []byte
+	sweepAt    uint32
 }
 
 // queue is one (user, device).
@@ -24,31 +29,55 @@ type queue struct {
 	user, device uint32 // name numbers; device 0: the default queue
 	next         uint32 // the user's next queue
 	messages     uint32
-	bytes        int64 // as stored
-	seenMs       int64
-	notedMs      int64 // seenMs as the devices file has it
+	letters      uint32 // dead letters that came from it
+	bytes        int64  // as stored
+	seenMs       int64  // of the default queue: when a push was last sent there
+	notedMs      int64  // seenMs as the devices file has it
 	head, tail   [3]uint32
 	heir         bool // took over the default queue: messages stored for device "" are its own
-	gone         bool // forgotten; the number is not used again
+	gone         bool // forgotten; its names stay until its dead letters are gone, too
+	reuse        bool // and nobody can know the number any more: it may be given again
 }
 
 func newRegistry() registry {
-	return registry{names: map[string]uint32{}, text: make([]string, 1), first: make([]uint32, 1), queues: make([]queue, 1)}
+	return registry{names: map[string]uint32{}, text: make([]string, 1), uses: make([]uint32, 1), first: make([]uint32, 1), queues: make([]queue, 1)}
 }
 
+// name returns the number of a name, a new one if need be. Whoever keeps it calls use before anybody may call unuse.
 func (r *registry) name(b []byte) uint32 {
 	if len(b) == 0 {
 		return 0
 	}
 	n, ok := r.names[string(b)]
-	if !ok {
-		n = uint32(len(r.text))
-		s := string(b)
-		r.names[s] = n
-		r.text = append(r.text, s)
-		r.first = append(r.first, 0)
+	if ok {
+		return n
 	}
+	s := string(b)
+	if k := len(r.freeNames); k > 0 {
+		n, r.freeNames = r.freeNames[k-1], r.freeNames[:k-1]
+		r.text[n] = s
+	} else {
+		n = uint32(len(r.text))
+		r.text, r.uses, r.first = append(r.text, s), append(r.uses, 0), append(r.first, 0)
+	}
+	r.names[s] = n
 	return n
+}
+
+func (r *registry) use(user, device uint32) {
+	r.uses[user]++
+	r.uses[device]++
+}
+
+// unuse undoes one use; a name that nobody uses is forgotten, or those who come once would fill the memory.
+func (r *registry) unuse(user, device uint32) {
+	for _, n := range [2]uint32{user, device} {
+		if r.uses[n]--; r.uses[n] == 0 && n != 0 {
+			delete(r.names, r.text[n])
+			r.text[n] = ""
+			r.freeNames = append(r.freeNames, n)
+		}
+	}
 }
 
 // find returns the queue of (user, device), 0 when there is none.
@@ -62,14 +91,44 @@ func (r *registry) find(user, device uint32) uint32 {
 }
 
 func (r *registry) add(user, device uint32) uint32 {
-	q := uint32(len(r.queues))
-	r.queues = append(r.queues, queue{user: user, device: device, next: r.first[user]})
+	d := queue{user: user, device: device, next: r.first[user]}
+	var q uint32
+	if k := len(r.freeQueues); k > 0 {
+		q, r.freeQueues = r.freeQueues[k-1], r.freeQueues[:k-1]
+		r.queues[q] = d
+	} else {
+		q = uint32(len(r.queues))
+		r.queues = append(r.queues, d)
+	}
+	r.use(user, device)
 	r.first[user] = q
 	r.used++
 	return q
 }
 
-// forget takes an empty queue out of its user's list.
+// letter counts a dead letter of q in (1) or out (-1).
+func (r *registry) letter(q uint32, by int) {
+	d := &r.queues[q]
+	d.letters += uint32(by)
+	if d.gone {
+		r.release(q)
+	}
+}
+
+// release gives up the names of a forgotten queue once no dead letter needs them, and its number where that is safe.
+func (r *registry) release(q uint32) {
+	d := &r.queues[q]
+	if d.letters > 0 {
+		return
+	}
+	r.unuse(d.user, d.device)
+	d.user, d.device = 0, 0
+	if d.reuse {
+		r.freeQueues = append(r.freeQueues, q)
+	}
+}
+
+// forget takes an empty queue out of its user's list; release follows.
 func (r *registry) forget(q uint32) {
 	at := &r.first[r.queues[q].user]
 	for *at != q {
@@ -127,6 +186,7 @@ func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error
 			// The common first login: the queue gets the device's name and nothing moves.
 			q, spare = spare, 0
 			r.queues[q].device, r.queues[q].heir = d, true
+			r.uses[d]++
 		} else {
 			q = r.add(u, d)
 		}
@@ -170,6 +230,7 @@ func (l *Local) adopt(q, spare uint32) {
 	to.heir = true
 	from.messages, from.bytes = 0, 0
 	r.forget(spare)
+	r.release(spare)
 	r.note(q)
 }
 
@@ -266,13 +327,16 @@ func (l *Local) route(dst []delivery.QueueID, user, device []byte, nowMs int64) 
 		}
 		spare = r.add(r.name(user), 0)
 	}
+	r.queues[spare].seenMs = nowMs
 	return append(targets, delivery.QueueID(spare)), codec.ResultAccepted
 }
 
-// sweepDevices looks at some queues for devices unseen too long: what they left goes to the dead letters, then they are forgotten.
+// sweepDevices looks at some queues for devices unseen too long: what they left goes to the dead letters, then they are forgotten. So are
+// default queues in which nothing waits any more.
 // It stops when told is full and reports whether there may be more to do at once. Called with the lock held.
 func (l *Local) sweepDevices(nowMs int64, told *notices) (more bool) {
 	const queuesPerCall, endsPerCall = 4096, 256
+	const idleMs = 3_600_000 // far longer than anybody takes from Targets to Append
 	r := &l.reg
 	staleMs := nowMs - l.cfg.DeviceRetention.Milliseconds()
 	ended := 0
@@ -284,7 +348,17 @@ func (l *Local) sweepDevices(nowMs int64, told *notices) (more bool) {
 			return false
 		}
 		d := &r.queues[r.sweepAt]
-		if d.gone || d.device == 0 || d.seenMs > staleMs {
+		switch {
+		case d.gone:
+			continue
+		case d.device == 0:
+			if d.messages == 0 && d.seenMs < nowMs-idleMs {
+				r.forget(r.sweepAt)
+				d.reuse = true // it was never claimed, and who pushes to it asks Targets each time
+				r.release(r.sweepAt)
+			}
+			continue
+		case d.seenMs > staleMs:
 			continue
 		}
 		for class := range d.head {
@@ -300,8 +374,9 @@ func (l *Local) sweepDevices(nowMs int64, told *notices) (more bool) {
 			}
 		}
 		if d.messages == 0 {
-			l.reg.forget(r.sweepAt)
+			r.forget(r.sweepAt)
 			r.note(r.sweepAt)
+			r.release(r.sweepAt)
 			l.count.devicesForgotten++
 		}
 	}
