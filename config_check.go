@@ -155,7 +155,7 @@ func (c *Config) checkTCP(k *checker) {
 		"tcp.keepalive, tcp.keepalive_min and tcp.keepalive_max must be whole seconds: that is how they travel")
 	k.that(t.KeepaliveMin <= t.Keepalive && t.Keepalive <= t.KeepaliveMax,
 		"tcp.keepalive (%s) must be from tcp.keepalive_min (%s) to tcp.keepalive_max (%s)", formatDuration(t.Keepalive), formatDuration(t.KeepaliveMin), formatDuration(t.KeepaliveMax))
-	k.size("tcp.frame_max", t.FrameMax, 1<<10, codec.FrameBytesMax)
+	k.size("tcp.frame_max", t.FrameMax, 16<<10, codec.FrameBytesMax) // a login may be that large [P-FRAME-3]
 	k.that(t.OutboxLow >= 1 && t.OutboxLow < t.OutboxHigh, "tcp.outbox_low (%s) must be below tcp.outbox_high (%s)", t.OutboxLow, t.OutboxHigh)
 	k.that(t.OutboxHard >= t.OutboxHigh+2*t.FrameMax,
 		"tcp.outbox_hard (%s) must leave room for two frames of tcp.frame_max (%s) above tcp.outbox_high (%s)", t.OutboxHard, t.FrameMax, t.OutboxHigh)

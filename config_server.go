@@ -97,7 +97,7 @@ func (c *TCPConfig) settings(add adder) {
 	add("keepalive_max", &c.KeepaliveMax, "10m",
 		"Longest keepalive a client may have. It bounds how long a dead connection is taken for a live one.")
 	add("frame_max", &c.FrameMax, "64KiB",
-		"Largest frame, both ways; a larger one is refused at its header. At most 1MiB.")
+		"Largest frame, both ways; a larger one is refused at its header. At least 16KiB, so that the largest login fits, at most 1MiB.")
 	add("outbox_high", &c.OutboxHigh, "256KiB",
 		"Unsent bytes of one connection at which it gets no more; its messages wait in the store.")
 	add("outbox_low", &c.OutboxLow, "64KiB",

@@ -131,6 +131,7 @@ func TestImpossibleRelationsNameTheirKeys(t *testing.T) {
 		{"tcp.keepalive_max=30s", "tcp.keepalive_max (30s)"},
 		{"tcp.keepalive_min=1500ms", "whole seconds"},
 		{"tcp.frame_max=2MiB", "tcp.frame_max is 2MiB"},
+		{"tcp.frame_max=8KiB", "tcp.frame_max is 8KiB"},
 		{"tcp.outbox_low=256KiB", "tcp.outbox_high (256KiB)"},
 		{"tcp.outbox_hard=256KiB", "tcp.outbox_hard (256KiB)"},
 		{"tcp.listen=7700", "tcp.listen is \"7700\"; it must be host:port"},
