@@ -115,6 +115,9 @@ func (d *simDevice) connect() {
 		d.confirmKept(c)
 	}
 	w.after(30_000, func() { // a login that is not answered is given up
+		if c.asked && !c.open && !c.closing && !c.over {
+			w.fail("conn %d: the login of %s is not answered", c.id, d.name)
+		}
 		if !c.mine.welcomed && !c.left {
 			c.vanish()
 			d.lost(c, 0)
@@ -132,6 +135,7 @@ func (w *sim) login(c *simConn) {
 		return
 	}
 	w.logf("conn %d: %s logs in", c.id, c.device.name)
+	c.asked = true
 	c.lane.post("login", func(e *Engine, now Now) { e.Login(c.link, now) })
 }
 

@@ -16,6 +16,7 @@ type simConn struct {
 	id     int
 
 	// The server's end.
+	asked    bool // the lane has the login
 	open     bool // Open was called and said yes
 	closing  bool // the server closes it; what the client has sent before is still heard
 	replaced bool // closed by a takeover
@@ -274,7 +275,9 @@ func (c *simConn) handle(frame []byte) {
 			c.lane.post("ack by id", func(e *Engine, now Now) { e.AckMessageID(c.link, id, level, now) })
 			return
 		}
-		h = core.ack(c.link, &a, w.now)
+		if h = core.ack(c.link, &a, w.now); h.code == codec.CodeNone {
+			c.seen.ackedMs = w.now.MonoMs
+		}
 	case codec.TypeNack:
 		var n codec.Nack
 		must(w, codec.DecodeNack(f, &n))

@@ -15,7 +15,9 @@ type simSession struct {
 	noAcks     map[string]bool
 	openMs     int64
 	heardMs    int64 // last ACK, NACK or EXTEND that the server took; 0: none
-	careful    bool  // two connections before it were silent: one message at a time until it says something
+	ackedMs    int64 // last ACK by number
+	stalled    bool
+	careful    bool // two connections before it were silent: one message at a time until it says something
 	resends    int
 	parks      int // times it was parked
 	parked     bool
@@ -41,8 +43,17 @@ func (s *simSession) nacked(number uint64) {
 	}
 }
 
-// watchParking counts how often a connection was parked; what it had in flight may be written once more for it.
+// watchParking counts how often a connection was parked; what it had in flight may be written once more for it. A connection is
+// stalled only when nothing was confirmed since its probe was written.
 func (c *simConn) watchParking() {
+	stalled := c.link.hold&holdStalled != 0
+	if stalled && !c.seen.stalled {
+		_, probe, ok := c.node.core.table.Find(c.link.session, fromRef(c.link.probe))
+		if at := c.seen.ackedMs; ok && at > probe.SentMs && at < c.w.now.MonoMs { // now: it came while the lane was at it
+			c.w.fail("conn %d is stalled, and confirmed something since its probe %d was written", c.id, probe.Ref.Seq)
+		}
+	}
+	c.seen.stalled = stalled
 	parked := c.link.hold&holdParked != 0
 	if parked && !c.seen.parked {
 		c.seen.parks++
