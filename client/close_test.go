@@ -195,7 +195,7 @@ func TestCloseFromTheDoneOfAPublish(t *testing.T) {
 	s.hangUp()
 	receive(t, c.Done())
 
-	s, p, c = pair(t, Options{Publisher: true, NoReconnect: true})
+	_, p, c = pair(t, Options{Publisher: true, NoReconnect: true})
 	if err := c.PublishAsync(t.Context(), batch(1), done); err != nil { // unanswered: done comes from the end of the client
 		t.Fatal(err)
 	}

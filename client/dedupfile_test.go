@@ -231,3 +231,24 @@ func TestR17MarkIsWrittenWhileThereIsNoConnection(t *testing.T) {
 	store.reply <- nil
 	s.quiet(10 * time.Millisecond)
 }
+
+func TestR17MarkOfAnAckThatWaitedForCompanyIsWrittenWhenTheConnectionEnds(t *testing.T) {
+	store := &slowStore{asked: make(chan []string, 2), reply: make(chan error, 2)}
+	store.reply <- nil // for a
+	store.reply <- nil // for b, at the end
+	hold := make(chan struct{})
+	defer close(hold)
+	_, p, c := pair(t, Options{DedupStore: store, AckDelay: patience, BackoffBase: time.Hour, BackoffMax: time.Hour,
+		Handler: func(_ context.Context, m *Message) error {
+			if m.ID == "b" {
+				<-hold
+			}
+			return nil
+		}})
+	p.write(push(1, "a"), push(2, "b"))
+	eventually(t, "one is confirmed", func() bool { return c.Stats().Acked == 1 })
+	p.nc.Close()
+	if ids := receive(t, store.asked); !slices.Equal(ids, []string{"a"}) {
+		t.Error(ids)
+	}
+}

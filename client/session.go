@@ -229,7 +229,7 @@ func (c *Client) detach(s *session) {
 	c.resumeNumber = s.numberSeen
 	c.salvageLocked(s)
 	c.stats.Disconnects++
-	c.mu.Unlock()
+	c.storeMarks()
 	c.bytesOut.Add(s.out.bytes())
 	c.pub.detach()
 }
