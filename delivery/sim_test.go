@@ -128,7 +128,8 @@ func oldSeeds(t *testing.T) (seeds []uint64) {
 
 // A seed is worth nothing if it does not repeat its run.
 func TestSimSameSeedSameRun(t *testing.T) {
-	for seed := range uint64(min(3, simSeeds/3)) {
+	for n := range min(3, simSeeds/3) {
+		seed := uint64(n)
 		a, b := simulate(seed+1, 2000, true), simulate(seed+1, 2000, true)
 		if a.digest != b.digest || len(a.trail) != len(b.trail) {
 			t.Fatalf("seed %d: two runs differ", seed+1)
