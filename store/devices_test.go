@@ -107,10 +107,10 @@ func TestADefaultQueueIsForgottenOnceNothingWaitsInIt(t *testing.T) {
 		l.End([]delivery.Ending{{Ref: ref, Status: delivery.StatusAcked}}, now)
 	}
 	l.mu.Lock()
-	queues, texts, names := len(l.reg.queues), len(l.reg.text), len(l.reg.names)
+	queues, names, numbers := len(l.reg.queues), len(l.reg.names), len(l.reg.numbers)
 	l.mu.Unlock()
-	if queues > 10 || texts > 20 || names > 14 {
-		t.Errorf("%d queues, %d texts, %d names are kept", queues, texts, names)
+	if queues > 10 || names > 20 || numbers > 14 {
+		t.Errorf("%d queues, %d names, %d of them in use, are kept", queues, names, numbers)
 	}
 	checkNames(t, l)
 	// What died keeps the name of its user, over a restart too.

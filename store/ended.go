@@ -160,7 +160,7 @@ func (l *Local) remember(e endedEntry, nowMs int64) {
 		l.count.dedupShortened++
 	}
 	l.ended.age(nowMs-l.cfg.DedupWindow.Milliseconds(), 2)
-	l.open.ended = appendEnded(l.open.ended, &e, l.reg.text[e.user], l.reg.text[e.device])
+	l.open.ended = appendEnded(l.open.ended, &e, l.reg.names[e.user].text, l.reg.names[e.device].text)
 	l.open.endedCount++
 	l.open.endedLastMs = max(l.open.endedLastMs, e.endedMs)
 }

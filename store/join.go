@@ -20,7 +20,7 @@ func (l *Local) Join(user, messageID []byte, w delivery.Waiter, i int) bool {
 	mid := l.hash(messageID, 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u, ok := l.reg.names[string(user)]
+	u, ok := l.reg.numbers[string(user)]
 	if !ok || len(messageID) == 0 || l.failure != nil || l.closed {
 		return false
 	}

@@ -147,7 +147,7 @@ func (l *Local) Append(q delivery.QueueID, command []byte, m delivery.Meta, w de
 	b := l.open
 	off := len(b.buf)
 	b.buf = appendPut(b.buf, &put{kind: framePut, class: byte(m.Priority), seq: l.seq, acceptedMs: m.AcceptedMs, expireMs: m.ExpireAtMs,
-		message: m.MessageID, command: command}, l.reg.text[d.user], l.reg.text[d.device])
+		message: m.MessageID, command: command}, l.reg.names[d.user].text, l.reg.names[d.device].text)
 	size := len(b.buf) - off
 	b.puts = append(b.puts, pending{seq: l.seq, slot: slot, off: off, size: size, w: w, i: i})
 	b.live++

@@ -41,7 +41,7 @@ func (l *Local) Find(messageID string) []delivery.Record {
 }
 
 func (l *Local) endedRecord(e *endedEntry, messageID string) delivery.Record {
-	return delivery.Record{Ref: delivery.Ref{Seq: e.seq}, MessageID: messageID, User: l.reg.text[e.user], Device: l.reg.text[e.device],
+	return delivery.Record{Ref: delivery.Ref{Seq: e.seq}, MessageID: messageID, User: l.reg.names[e.user].text, Device: l.reg.names[e.device].text,
 		Status: e.status, Attempts: e.attempts, Sent: e.attempts > 0 || e.status == delivery.StatusAcked, Level: e.level, Reason: e.reason,
 		Priority: e.priority, AcceptedMs: e.acceptedMs, EndedMs: e.endedMs, Bytes: int(e.bytes)}
 }
@@ -55,7 +55,7 @@ func (l *Local) record(b *delivery.Buffer, ref delivery.Ref) (r delivery.Record,
 		return r, nil, false
 	}
 	d := &l.reg.queues[e.queue]
-	r = delivery.Record{Ref: ref, User: l.reg.text[d.user], Device: l.reg.text[d.device], Status: delivery.StatusOffline,
+	r = delivery.Record{Ref: ref, User: l.reg.names[d.user].text, Device: l.reg.names[d.device].text, Status: delivery.StatusOffline,
 		Attempts: e.attempts, Sent: e.is(flagSent), Priority: codec.Priority(e.class()), Bytes: e.bytes()}
 	if e.is(flagDead) {
 		r.Status, r.Reason, r.EndedMs = delivery.StatusDead, e.reason(), int64(e.expireS)*1000
@@ -91,8 +91,8 @@ func (l *Local) UserQueues(user string) (infos []delivery.QueueInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	nowMs := unixMs()
-	u := l.reg.names[user]
-	for q := l.reg.first[u]; q != 0; q = l.reg.queues[q].next {
+	u := l.reg.numbers[user]
+	for q := l.reg.names[u].first; q != 0; q = l.reg.queues[q].next {
 		infos = append(infos, l.info(q, nowMs))
 	}
 	return infos
@@ -100,7 +100,7 @@ func (l *Local) UserQueues(user string) (infos []delivery.QueueInfo) {
 
 func (l *Local) info(q uint32, nowMs int64) delivery.QueueInfo {
 	d := &l.reg.queues[q]
-	info := delivery.QueueInfo{ID: delivery.QueueID(q), User: l.reg.text[d.user], Device: l.reg.text[d.device], Messages: int(d.messages), Bytes: d.bytes}
+	info := delivery.QueueInfo{ID: delivery.QueueID(q), User: l.reg.names[d.user].text, Device: l.reg.names[d.device].text, Messages: int(d.messages), Bytes: d.bytes}
 	if d.device != 0 {
 		info.SeenMs = d.seenMs
 	}

@@ -181,7 +181,7 @@ func checkNames(t testing.TB, l *Local) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := &l.reg
-	uses, letters := make([]uint32, len(r.text)), make([]uint32, len(r.queues))
+	uses, letters := make([]uint32, len(r.names)), make([]uint32, len(r.queues))
 	for _, slot := range l.dead.slots {
 		letters[l.slab.at(slot).queue]++
 	}
@@ -199,8 +199,8 @@ func checkNames(t testing.TB, l *Local) {
 		uses[e.device]++
 	}
 	for n := 1; n < len(uses); n++ {
-		if uses[n] != r.uses[n] || (uses[n] > 0) != (r.text[n] != "") || uses[n] > 0 && r.names[r.text[n]] != uint32(n) {
-			t.Fatalf("name %d (%q) is used %d times, counted %d", n, r.text[n], uses[n], r.uses[n])
+		if uses[n] != r.names[n].uses || (uses[n] > 0) != (r.names[n].text != "") || uses[n] > 0 && r.numbers[r.names[n].text] != uint32(n) {
+			t.Fatalf("name %d (%q) is used %d times, counted %d", n, r.names[n].text, uses[n], r.names[n].uses)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func (l *Local) moveFrame(g *segment, frame []byte, off int64) bool {
 	mid := l.hash(p.message, p.seq)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	user, ok := l.reg.names[string(p.user)]
+	user, ok := l.reg.numbers[string(p.user)]
 	if !ok {
 		return false
 	}

@@ -254,7 +254,7 @@ func (r *recovery) queue(p *put) uint32 {
 	reg := &r.l.reg
 	u, d := reg.name(p.user), reg.name(p.device)
 	if d == 0 {
-		for q := reg.first[u]; q != 0; q = reg.queues[q].next {
+		for q := reg.names[u].first; q != 0; q = reg.queues[q].next {
 			if reg.queues[q].heir {
 				return q
 			}

@@ -10,11 +10,8 @@ import (
 
 // registry is who can be sent to: users, their queues, and the names. Guarded by Local.mu. Numbers start at 1; 0 is nobody.
 type registry struct {
-	names map[string]uint32 // every user and device name once
-	// By name number: the text, how many queues and remembered ends use it, and the first queue of the user with that name.
-	text      []string
-	uses      []uint32
-	first     []uint32
+	numbers   map[string]uint32 // of every user and device name
+	names     []nameEntry       // by number
 	freeNames []uint32
 
 	queues     []queue
@@ -22,6 +19,13 @@ type registry struct {
 	used       int // queues not gone
 	changed    []byte
 	sweepAt    uint32
+}
+
+// nameEntry is one user or device name: what stands together is looked at together.
+type nameEntry struct {
+	text  string
+	uses  uint32 // by queues and remembered ends
+	first uint32 // first queue of the user with this name
 }
 
 // queue is one (user, device).
@@ -40,7 +44,7 @@ type queue struct {
 }
 
 func newRegistry() registry {
-	return registry{names: map[string]uint32{}, text: make([]string, 1), uses: make([]uint32, 1), first: make([]uint32, 1), queues: make([]queue, 1)}
+	return registry{numbers: map[string]uint32{}, names: make([]nameEntry, 1), queues: make([]queue, 1)}
 }
 
 // name returns the number of a name, a new one if need be. Whoever keeps it calls use before anybody may call unuse.
@@ -48,33 +52,33 @@ func (r *registry) name(b []byte) uint32 {
 	if len(b) == 0 {
 		return 0
 	}
-	n, ok := r.names[string(b)]
+	n, ok := r.numbers[string(b)]
 	if ok {
 		return n
 	}
 	s := string(b)
 	if k := len(r.freeNames); k > 0 {
 		n, r.freeNames = r.freeNames[k-1], r.freeNames[:k-1]
-		r.text[n] = s
+		r.names[n].text = s
 	} else {
-		n = uint32(len(r.text))
-		r.text, r.uses, r.first = append(r.text, s), append(r.uses, 0), append(r.first, 0)
+		n = uint32(len(r.names))
+		r.names = append(r.names, nameEntry{text: s})
 	}
-	r.names[s] = n
+	r.numbers[s] = n
 	return n
 }
 
 func (r *registry) use(user, device uint32) {
-	r.uses[user]++
-	r.uses[device]++
+	r.names[user].uses++
+	r.names[device].uses++
 }
 
 // unuse undoes one use; a name that nobody uses is forgotten, or those who come once would fill the memory.
 func (r *registry) unuse(user, device uint32) {
 	for _, n := range [2]uint32{user, device} {
-		if r.uses[n]--; r.uses[n] == 0 && n != 0 {
-			delete(r.names, r.text[n])
-			r.text[n] = ""
+		if r.names[n].uses--; r.names[n].uses == 0 && n != 0 {
+			delete(r.numbers, r.names[n].text)
+			r.names[n].text = ""
 			r.freeNames = append(r.freeNames, n)
 		}
 	}
@@ -82,7 +86,7 @@ func (r *registry) unuse(user, device uint32) {
 
 // find returns the queue of (user, device), 0 when there is none.
 func (r *registry) find(user, device uint32) uint32 {
-	for q := r.first[user]; q != 0; q = r.queues[q].next {
+	for q := r.names[user].first; q != 0; q = r.queues[q].next {
 		if r.queues[q].device == device {
 			return q
 		}
@@ -91,7 +95,7 @@ func (r *registry) find(user, device uint32) uint32 {
 }
 
 func (r *registry) add(user, device uint32) uint32 {
-	d := queue{user: user, device: device, next: r.first[user]}
+	d := queue{user: user, device: device, next: r.names[user].first}
 	var q uint32
 	if k := len(r.freeQueues); k > 0 {
 		q, r.freeQueues = r.freeQueues[k-1], r.freeQueues[:k-1]
@@ -101,7 +105,7 @@ func (r *registry) add(user, device uint32) uint32 {
 		r.queues = append(r.queues, d)
 	}
 	r.use(user, device)
-	r.first[user] = q
+	r.names[user].first = q
 	r.used++
 	return q
 }
@@ -130,7 +134,7 @@ func (r *registry) release(q uint32) {
 
 // forget takes an empty queue out of its user's list; release follows.
 func (r *registry) forget(q uint32) {
-	at := &r.first[r.queues[q].user]
+	at := &r.names[r.queues[q].user].first
 	for *at != q {
 		at = &r.queues[*at].next
 	}
@@ -143,7 +147,7 @@ func (r *registry) forget(q uint32) {
 func (r *registry) note(q uint32) {
 	d := &r.queues[q]
 	d.notedMs = d.seenMs
-	r.changed = appendDevice(r.changed, r.text[d.user], r.text[d.device], d)
+	r.changed = appendDevice(r.changed, r.names[d.user].text, r.names[d.device].text, d)
 }
 
 // seen moves the time of q forward; the file hears of it once an hour.
@@ -166,7 +170,7 @@ func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error
 	defer l.mu.Unlock()
 	r := &l.reg
 	// Names are remembered only once the claim is granted, or refused ones would fill the memory.
-	u, d := r.names[string(user)], r.names[string(device)]
+	u, d := r.numbers[string(user)], r.numbers[string(device)]
 	var q, spare uint32
 	if u != 0 {
 		spare = r.find(u, 0)
@@ -186,7 +190,7 @@ func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error
 			// The common first login: the queue gets the device's name and nothing moves.
 			q, spare = spare, 0
 			r.queues[q].device, r.queues[q].heir = d, true
-			r.uses[d]++
+			r.names[d].uses++
 		} else {
 			q = r.add(u, d)
 		}
@@ -202,7 +206,7 @@ func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error
 }
 
 func (r *registry) devices(user uint32) (n int) {
-	for q := r.first[user]; q != 0; q = r.queues[q].next {
+	for q := r.names[user].first; q != 0; q = r.queues[q].next {
 		if r.queues[q].device != 0 {
 			n++
 		}
@@ -284,7 +288,7 @@ func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, 
 	mid := l.hash(messageID, 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if u, known := l.reg.names[string(user)]; known && len(messageID) > 0 && l.known(u, mid, nowMs) {
+	if u, known := l.reg.numbers[string(user)]; known && len(messageID) > 0 && l.known(u, mid, nowMs) {
 		if targets = l.missing(dst, user, device, u, mid, nowMs); len(targets) > len(dst) {
 			return targets, false, codec.ResultAccepted
 		}
@@ -298,10 +302,10 @@ func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, 
 // route appends the queues a new message goes to. Called with the lock held.
 func (l *Local) route(dst []delivery.QueueID, user, device []byte, nowMs int64) ([]delivery.QueueID, codec.Result) {
 	r := &l.reg
-	u, known := r.names[string(user)]
+	u, known := r.numbers[string(user)]
 	staleMs := nowMs - l.cfg.DeviceRetention.Milliseconds()
 	if len(device) > 0 {
-		if d, ok := r.names[string(device)]; ok && known {
+		if d, ok := r.numbers[string(device)]; ok && known {
 			if q := r.find(u, d); q != 0 && r.queues[q].seenMs > staleMs {
 				return append(dst, delivery.QueueID(q)), codec.ResultAccepted
 			}
@@ -310,7 +314,7 @@ func (l *Local) route(dst []delivery.QueueID, user, device []byte, nowMs int64) 
 	}
 	targets, spare := dst, uint32(0)
 	if known {
-		for q := r.first[u]; q != 0; q = r.queues[q].next {
+		for q := r.names[u].first; q != 0; q = r.queues[q].next {
 			if d := &r.queues[q]; d.device == 0 {
 				spare = q
 			} else if d.seenMs > staleMs {

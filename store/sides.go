@@ -123,7 +123,7 @@ func (l *Local) appendDevices(dst []byte, from, to uint32) []byte {
 	defer l.mu.Unlock()
 	for q := from; q < to; q++ {
 		if d := &l.reg.queues[q]; !d.gone && d.device != 0 {
-			dst = appendDevice(dst, l.reg.text[d.user], l.reg.text[d.device], d)
+			dst = appendDevice(dst, l.reg.names[d.user].text, l.reg.names[d.device].text, d)
 		}
 	}
 	return dst
