@@ -22,6 +22,7 @@ type benchCommand struct {
 	Fanout  benchFanout  `cmd:"" help:"Users online, publishers push to them: deliveries a second, server CPU, latencies."`
 	Publish benchPublish `cmd:"" help:"How fast publishers are answered when the answer means: on the disk."`
 	Idle    benchIdle    `cmd:"" help:"Connections that only keep alive: server memory and CPU for each, at several sizes."`
+	Verify  benchVerify  `cmd:"" help:"A load among faults: a verdict on lost, duplicated, out of order, wrong user."`
 	Worker  benchWorker  `cmd:"" hidden:"" help:"A further process of the generator; it is started by the others."`
 }
 
@@ -68,6 +69,9 @@ func (f *benchFlags) options(term *terminal) (bench.Options, error) {
 	var err error
 	if o.Target.Token, err = benchTokens(f.TokenKey); err != nil {
 		return o, err
+	}
+	if len(f.Set) > 0 && !f.Start {
+		return o, &exitCode{exitUsage, errors.New("--set is for the gateway that --start starts")}
 	}
 	if f.Start {
 		self, err := os.Executable()

@@ -6,13 +6,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/bench"
 )
 
 func TestEveryScenarioHasHelpWithExamples(t *testing.T) {
 	help := command(t, "", "bench", "--help")
-	for _, name := range []string{"fanout", "publish", "idle"} {
+	for _, name := range []string{"fanout", "publish", "idle", "verify"} {
 		help.want(t, 0, "\n  bench "+name)
 		command(t, "", "bench", name, "--help").want(t, 0, "Examples:", "holdfast bench "+name, "Exit codes: 0 pass")
 	}
@@ -30,6 +31,9 @@ func TestBenchUsageErrorsSayWhatToDo(t *testing.T) {
 		{[]string{"publish", "--mode", "mail"}, "http-batch"},
 		{[]string{"publish", "--ttl", "5"}, "--ttl"},
 		{[]string{"idle", "--sizes", "5,3"}, "rising"},
+		{[]string{"verify", "--rate", "0"}, "rate"},
+		{[]string{"verify", "--lost-acks", "2"}, "ACKs"},
+		{[]string{"fanout", "--set", "ack.timeout=1s"}, "--start"},
 		{[]string{"nothing"}, "nothing"},
 	} {
 		command(t, "", append([]string{"bench"}, test.args...)...).want(t, exitUsage, test.text)
@@ -67,4 +71,19 @@ func readFile(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+func TestBenchVerifyKillsAGatewayOnlyWithStart(t *testing.T) {
+	no := time.Duration(0)
+	for _, test := range []struct {
+		b     benchVerify
+		every time.Duration
+	}{
+		{benchVerify{}, 0}, {benchVerify{benchFlags: benchFlags{Start: true}}, crashEveryDefault},
+		{benchVerify{benchFlags: benchFlags{Start: true}, CrashEvery: &no}, 0},
+	} {
+		if got := test.b.crashEvery(); got != test.every {
+			t.Errorf("%+v: every %v, want %v", test.b, got, test.every)
+		}
+	}
 }

@@ -74,6 +74,58 @@ func (b *benchIdle) Run(ctx context.Context, term *terminal) error {
 	return b.run(ctx, term, span, scenario, err)
 }
 
+// benchVerify is the scenario verify.
+type benchVerify struct {
+	benchFlags  `embed:""`
+	spanFlags   `embed:""`
+	loadFlags   `embed:""`
+	Rate        float64        `default:"2000" help:"Messages a second."`
+	KillEvery   time.Duration  `default:"50ms" help:"Time between faults of receivers: in turn a connection breaks, and a receiver dies and comes back. 0: none."`
+	AwayMax     time.Duration  `default:"500ms" help:"Longest absence of a receiver that died."`
+	LostAcks    float64        `default:"0.02" help:"Share of ACK frames that get lost."`
+	DoubledAcks float64        `default:"0.02" help:"Share of ACK frames that are sent twice."`
+	CrashEvery  *time.Duration `placeholder:"TIME" help:"Time between two kill -9 of the gateway, which needs --start; then 3s is the default. 0: none."`
+}
+
+// Help is the long help of the command.
+func (benchVerify) Help() string {
+	return `A message counts as lost when the gateway accepted it and its receiver was not handed it by the end of --settle-max; that must be longer
+than the gateway's ack.timeout, or a lost ACK looks like a lost message. A gateway of --start has ack.timeout=1s unless --set says
+otherwise, and must hold nothing at the end. Copies a receiver gets because it died before it had written down that it saw a message
+are no duplicates.
+
+Examples:
+  holdfast bench verify --start
+  holdfast bench verify --start --duration 5m --users 5000 --rate 10000
+  holdfast bench verify --server 10.0.0.7:7700 --kill-every 1s --lost-acks 0.1` + benchExits
+}
+
+const crashEveryDefault = 3 * time.Second
+
+// crashEvery is how often the gateway is killed.
+func (b *benchVerify) crashEvery() time.Duration {
+	switch {
+	case b.CrashEvery != nil:
+		return *b.CrashEvery
+	case b.Start:
+		return crashEveryDefault
+	default:
+		return 0
+	}
+}
+
+// Run runs the scenario.
+func (b *benchVerify) Run(ctx context.Context, term *terminal) error {
+	scenario, err := bench.Verify(bench.VerifyOptions{
+		FanoutOptions: b.fanout(b.Rate), KillEvery: b.KillEvery, AwayMax: b.AwayMax,
+		LostACKs: b.LostAcks, DoubledACKs: b.DoubledAcks, CrashEvery: b.crashEvery(),
+	})
+	if b.Start {
+		b.Set = append([]string{"ack.timeout=1s"}, b.Set...)
+	}
+	return b.run(ctx, term, b.spanFlags, scenario, err)
+}
+
 // benchWorker is a further process of the generator.
 type benchWorker struct {
 	TokenKey string `placeholder:"ALG:FILE" help:"Log in with tokens signed by this key."`

@@ -146,6 +146,12 @@ func (p *process) kill() {
 	<-done
 }
 
+// crash is kill -9 and a new start on the same data and ports.
+func (p *process) crash(ctx context.Context) error {
+	p.kill()
+	return p.run(ctx)
+}
+
 // stop ends the process, in order if it can, and removes its data.
 func (p *process) stop() {
 	p.mu.Lock()
