@@ -9,7 +9,7 @@ import (
 
 // Config is every setting of a node, grouped in sections. A key is "section.name" everywhere: in the file, in the
 // environment (HOLDFAST_SECTION_NAME), in --set and in error texts. Each section's settings method is the one place that
-// binds its fields to their keys, defaults and reasons; holdfast config and docs/configuration.md are printed from it.
+// binds its fields to their keys, defaults and reasons; holdfast config and docs/configuration.md (by its test) are printed from it.
 // A Config is made by loadConfig and not changed afterwards; any goroutine may read it.
 type Config struct {
 	Node     NodeConfig

@@ -84,30 +84,6 @@ func (c *Config) list() []settingJSON {
 	return all
 }
 
-// writeMarkdown prints the table of docs/configuration.md.
-func (c *Config) writeMarkdown(w io.Writer) error {
-	b := &strings.Builder{}
-	for _, s := range c.sections {
-		fmt.Fprintf(b, "### %s\n\n%s\n\n| key | default | meaning |\n|---|---|---|\n", s.name, s.help)
-		for _, set := range s.settings {
-			fmt.Fprintf(b, "| `%s` | %s | %s |\n", set.key, presetCell(set), strings.ReplaceAll(set.help, "|", "\\|"))
-		}
-		b.WriteByte('\n')
-	}
-	if _, err := io.WriteString(w, b.String()); err != nil {
-		return fmt.Errorf("printing the settings: %w", err)
-	}
-	return nil
-}
-
-// presetCell writes a default for the table.
-func presetCell(set *setting) string {
-	if set.preset == "" {
-		return "empty"
-	}
-	return "`" + set.preset + "`"
-}
-
 // wrap breaks a text into lines of at most width characters at spaces.
 func wrap(text string, width int) []string {
 	var lines []string

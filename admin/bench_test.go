@@ -101,7 +101,7 @@ func BenchmarkPush(b *testing.B) {
 	for _, n := range []int{1, 10, 100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			s, body := benchServer(b), batchBody(n)
-			handler, w, reader := s.Handler(), &nowhere{http.Header{}}, bytes.NewReader(nil)
+			handler, w, reader := s.http.Handler, &nowhere{http.Header{}}, bytes.NewReader(nil)
 			req := httptest.NewRequest("POST", "/v1/push", reader)
 			req.Header.Set("Content-Type", "application/json")
 			req.ContentLength = int64(len(body))
@@ -158,7 +158,7 @@ func BenchmarkStream(b *testing.B) {
 	for b.Loop() {
 		req := httptest.NewRequest("POST", "/v1/push", bytes.NewReader(body))
 		req.Header.Set("Content-Type", "application/x-ndjson")
-		s.Handler().ServeHTTP(&nowhere{http.Header{}}, req)
+		s.http.Handler.ServeHTTP(&nowhere{http.Header{}}, req)
 	}
 	b.ReportMetric(float64(cpuTime()-start)/float64(b.N*10_000), "cpu-ns/msg")
 }

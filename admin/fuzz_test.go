@@ -117,7 +117,7 @@ func streamed(t *testing.T, body []byte, n int) string {
 	req := httptest.NewRequest("POST", "/v1/push", &chunks{body, n})
 	req.Header.Set("Content-Type", "application/x-ndjson")
 	w := httptest.NewRecorder()
-	s.Handler().ServeHTTP(w, req)
+	s.http.Handler.ServeHTTP(w, req)
 	var out strings.Builder
 	for text := range strings.Lines(w.Body.String()) {
 		var l line

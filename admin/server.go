@@ -108,9 +108,6 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// Handler is the whole API without a listener, for tests and for mounting it elsewhere.
-func (s *Server) Handler() http.Handler { return s.http.Handler }
-
 // handler puts the mux behind what concerns every request.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()

@@ -172,9 +172,6 @@ func (w *PublishedWriter) Add(x *ItemResult) {
 	w.count++
 }
 
-// Count is how many results were added.
-func (w *PublishedWriter) Count() int { return int(w.count) }
-
 // AppendTo appends the frame.
 func (w *PublishedWriter) AppendTo(dst []byte) []byte {
 	return AppendPublished(dst, &Published{Number: w.number, Count: w.count, list: w.list})

@@ -178,9 +178,6 @@ func (w *HeadsWriter) Add(h *Head) {
 	w.count++
 }
 
-// Count is how many entries were added.
-func (w *HeadsWriter) Count() int { return int(w.count) }
-
 // AppendTo appends the frame.
 func (w *HeadsWriter) AppendTo(dst []byte) []byte {
 	return appendHeadsReply(dst, w.serverTimeMs, w.count, w.list)
