@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -171,6 +172,61 @@ func TestDamageWhileRunningEndsTheMessageAndNothingElse(t *testing.T) {
 	}
 }
 
+// What cannot be read stays, and does not hold up what comes before it.
+func TestAReadErrorReturnsWhatStandsBeforeIt(t *testing.T) {
+	fl := osFiles()
+	read := fl.read
+	bad := int64(-1)
+	fl.read = func(f *os.File, b []byte, off int64) (int, error) {
+		if bad >= off && bad < off+int64(len(b)) {
+			return 0, syscall.EIO
+		}
+		return read(f, b, off)
+	}
+	l := open(t, Config{Dir: t.TempDir(), files: fl})
+	defer shut(t, l)
+	q := must(t, l, "alice", "")[0]
+	var refs []delivery.Ref
+	for i := range 5 {
+		refs = append(refs, store1(t, l, q, fmt.Sprint(i), fmt.Sprint(i)))
+	}
+	for at, ref := range refs {
+		bad = l.offset(ref) + frameHeadBytes
+		items, err := l.Next(new(delivery.Buffer), q, codec.PriorityNormal, 0, 10, 1<<20)
+		if len(items) != at || (err != nil) != (at == 0) || at == 0 && !errors.Is(err, syscall.EIO) {
+			t.Fatalf("with message %d unreadable: %d messages, %v", at, len(items), err)
+		}
+		if _, _, err := l.Read(new(delivery.Buffer), ref); !errors.Is(err, syscall.EIO) {
+			t.Fatalf("reading it alone: %v", err)
+		}
+	}
+	bad = -1
+	if got := texts(t, l, q); len(got) != len(refs) || l.Stats().Lost != 0 {
+		t.Fatalf("once it can be read again: %q", got)
+	}
+}
+
+// Bytes that are not there any more will not come back by waiting.
+func TestAFileCutShortWhileRunningCostsWhatWasInIt(t *testing.T) {
+	l := open(t, Config{Dir: t.TempDir()})
+	defer shut(t, l)
+	q := must(t, l, "alice", "")[0]
+	store1(t, l, q, "whole", "whole")
+	cut := store1(t, l, q, "cut", strings.Repeat("c", 1000))
+	store1(t, l, q, "gone", "gone")
+	if err := os.Truncate(lastSegment(t, l.cfg.Dir), l.offset(cut)+500); err != nil {
+		t.Fatal(err)
+	}
+	if got := texts(t, l, q); !slices.Equal(got, []string{"whole"}) || l.Stats().Lost != 2 {
+		t.Fatalf("%q, %d lost", got, l.Stats().Lost)
+	}
+	balanced(t, l)
+	store1(t, l, q, "new", "new")
+	if got := texts(t, l, q); !slices.Equal(got, []string{"whole", "new"}) {
+		t.Fatalf("got %q", got)
+	}
+}
+
 func TestATruncatedSealedSegmentIsReportedAndTheRestKept(t *testing.T) {
 	dir, all := prepare(t, 200, 16<<10)
 	victim := all[10]
@@ -270,4 +326,11 @@ func TestDamageToTheSideFilesLosesNoMessage(t *testing.T) {
 		}
 		shut(t, l)
 	}
+}
+
+// offset is where a stored message lies in its segment.
+func (l *Local) offset(ref delivery.Ref) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return int64(l.slab.at(ref.Slot).off)
 }

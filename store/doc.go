@@ -76,7 +76,8 @@
 //     see Local.Failed.
 //   - A torn tail of the last segment was never answered: it is cut off. Damage anywhere else is reported and counted, and costs the records it
 //     hit. A missing segment is an error at the start.
-//   - A read error is returned; bytes that are read and wrong end their message as dead (reason undecodable).
+//   - What cannot be read stays: Next returns what stands before it, then the error. Bytes that are read and wrong, or no longer in the file,
+//     end their message as dead (reason undecodable).
 //
 // # Not obvious
 //

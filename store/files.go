@@ -22,8 +22,9 @@ const (
 	lockFile      = "LOCK"
 )
 
-// files is every change the engine makes to the disk, so that a test can let one fail.
+// files is every change the engine makes to the disk, and the reads while it runs, so that a test can let one fail.
 type files struct {
+	read     func(f *os.File, b []byte, off int64) (int, error)
 	create   func(path string) (*os.File, error)
 	write    func(f *os.File, b []byte, off int64) (int, error)
 	sync     func(f *os.File) error
@@ -38,6 +39,7 @@ func osFiles() *files {
 		create: func(path string) (*os.File, error) {
 			return os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
 		},
+		read:     func(f *os.File, b []byte, off int64) (int, error) { return f.ReadAt(b, off) },
 		write:    func(f *os.File, b []byte, off int64) (int, error) { return f.WriteAt(b, off) },
 		sync:     func(f *os.File) error { return unix.Fdatasync(int(f.Fd())) },
 		truncate: func(f *os.File, size int64) error { return f.Truncate(size) },

@@ -64,7 +64,7 @@ func (l *Local) record(b *delivery.Buffer, ref delivery.Ref) (r delivery.Record,
 	var places [1]place
 	places[0] = l.place(b, e, ref.Slot)
 	l.mu.Unlock()
-	if err := l.fetch(b, places[:]); err != nil || len(b.Items) == 0 {
+	if _, err := l.fetch(b, places[:]); err != nil || len(b.Items) == 0 {
 		return r, nil, false
 	}
 	var p put

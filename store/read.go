@@ -2,7 +2,9 @@ package store
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -30,7 +32,7 @@ type place struct {
 func unixMs() int64 { return time.Now().UnixMilli() }
 
 // Next implements delivery.Messages. It returns at most 128 messages a call. A message whose bytes turn out to be damaged is left
-// out, ended as dead and counted.
+// out, ended as dead and counted; one that cannot be read stays, and ends the result: it is the error of the next call.
 func (l *Local) Next(b *delivery.Buffer, q delivery.QueueID, p codec.Priority, after uint64, n, maxBytes int) ([]delivery.Item, error) {
 	b.Items, b.Bytes = b.Items[:0], b.Bytes[:0]
 	if p > codec.PriorityBulk {
@@ -42,7 +44,7 @@ func (l *Local) Next(b *delivery.Buffer, q delivery.QueueID, p codec.Priority, a
 		if err != nil || k == 0 {
 			return b.Items, err
 		}
-		err = l.fetch(b, places[:k])
+		k, err = l.fetch(b, places[:k])
 		if err != nil || len(b.Items) > 0 {
 			return b.Items, err
 		}
@@ -95,22 +97,23 @@ func (l *Local) place(b *delivery.Buffer, e *entry, slot uint32) place {
 	return pl
 }
 
-// fetch reads what is on the disk, neighbours together, and makes items of it all.
-func (l *Local) fetch(b *delivery.Buffer, places []place) (err error) {
-	for i := 0; i < len(places) && err == nil; {
-		if places[i].seg == nil {
-			i++
+// fetch reads what is on the disk, neighbours together, and makes items of the first n places: all, or those before one that cannot be
+// read. It fails when that is the first.
+func (l *Local) fetch(b *delivery.Buffer, places []place) (n int, err error) {
+	for n < len(places) {
+		if places[n].seg == nil {
+			n++
 			continue
 		}
-		j, end := i+1, places[i].off+int64(places[i].size)
-		for ; j < len(places) && places[j].seg == places[i].seg; j++ {
-			if gap := places[j].off - end; gap < 0 || gap > spanGapMax || places[j].off-places[i].off > spanMax {
-				break
-			}
-			end = places[j].off + int64(places[j].size)
+		k, size := span(places[n:])
+		if err = l.readSpan(b, places[n:n+k], size); err != nil && k > 1 {
+			k = 1 // which of them is it?
+			err = l.readSpan(b, places[n:n+1], places[n].size)
 		}
-		err = readSpan(b, places[i:j], int(end-places[i].off))
-		i = j
+		if err != nil {
+			break
+		}
+		n += k
 	}
 	l.mu.Lock()
 	for i := range places {
@@ -119,21 +122,38 @@ func (l *Local) fetch(b *delivery.Buffer, places []place) (err error) {
 		}
 	}
 	l.mu.Unlock()
-	if err != nil {
-		return err
+	if n == 0 {
+		return 0, err
 	}
-	for i := range places {
+	for i := range places[:n] {
 		l.item(b, &places[i])
 	}
-	return nil
+	return n, nil
 }
 
-// readSpan reads n bytes that hold all of places.
-func readSpan(b *delivery.Buffer, places []place, n int) error {
+// span says how many of places lie so close that one read of size bytes takes them all.
+func span(places []place) (n, size int) {
+	first := &places[0]
+	end := first.off + int64(first.size)
+	for n = 1; n < len(places) && places[n].seg == first.seg; n++ {
+		if gap := places[n].off - end; gap < 0 || gap > spanGapMax || places[n].off-first.off > spanMax {
+			break
+		}
+		end = places[n].off + int64(places[n].size)
+	}
+	return n, int(end - first.off)
+}
+
+// readSpan reads n bytes that hold all of places. What a file that was cut short no longer has reads as zeros: damage, which waiting
+// would not heal.
+func (l *Local) readSpan(b *delivery.Buffer, places []place, n int) error {
 	at := len(b.Bytes)
 	b.Bytes = slices.Grow(b.Bytes, n)[:at+n]
 	first := &places[0]
-	if _, err := first.seg.f.ReadAt(b.Bytes[at:], first.off); err != nil {
+	got, err := l.cfg.files.read(first.seg.f, b.Bytes[at:], first.off)
+	if errors.Is(err, io.EOF) {
+		clear(b.Bytes[at+got:])
+	} else if err != nil {
 		return fmt.Errorf("store: reading %s at %d: %w", first.seg.path, first.off, err)
 	}
 	for i := range places {
@@ -158,12 +178,8 @@ func (l *Local) item(b *delivery.Buffer, pl *place) {
 	b.Items = append(b.Items, delivery.Item{Ref: pl.ref, Command: p.command, Attempts: pl.attempts, Sent: pl.sent})
 }
 
-// Read implements delivery.Messages.
+// Read implements delivery.Messages. Dead letters are not read.
 func (l *Local) Read(b *delivery.Buffer, ref delivery.Ref) (item delivery.Item, ok bool, err error) {
-	return l.readOne(b, ref, false)
-}
-
-func (l *Local) readOne(b *delivery.Buffer, ref delivery.Ref, dead bool) (item delivery.Item, ok bool, err error) {
 	b.Items, b.Bytes = b.Items[:0], b.Bytes[:0]
 	l.mu.Lock()
 	if l.closed {
@@ -171,14 +187,14 @@ func (l *Local) readOne(b *delivery.Buffer, ref delivery.Ref, dead bool) (item d
 		return item, false, ErrClosed
 	}
 	e := l.slab.live(ref)
-	if e == nil || e.is(flagDead) != dead {
+	if e == nil || e.is(flagDead) {
 		l.mu.Unlock()
 		return item, false, nil
 	}
 	var places [1]place
 	places[0] = l.place(b, e, ref.Slot)
 	l.mu.Unlock()
-	if err := l.fetch(b, places[:]); err != nil || len(b.Items) == 0 {
+	if _, err := l.fetch(b, places[:]); err != nil || len(b.Items) == 0 {
 		return item, false, err
 	}
 	return b.Items[0], true, nil
