@@ -20,6 +20,7 @@ func (g gateway) Login(s *conn.Session, c *codec.Connect, id conn.Identity) {
 	g.d.Login(delivery.LoginRequest{
 		Peer: s, User: []byte(id.User), Device: []byte(id.Device), Publisher: id.Publisher,
 		KeepaliveS: c.KeepaliveS, WindowMsgs: c.WindowMsgs, WindowBytes: c.WindowBytes, Remote: s.RemoteAddr(),
+		Left: s.PeerShut(),
 	})
 }
 

@@ -1,6 +1,7 @@
 package conn
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -236,6 +237,32 @@ func TestKeepaliveIsNegotiated(t *testing.T) {
 		}
 		if w.KeepaliveS != want {
 			t.Errorf("wished %d, got %d, want %d", wishS, w.KeepaliveS, want)
+		}
+	}
+}
+
+// The handler can tell a login whose client has left meanwhile.
+func TestPeerShutTellsWhoHasLeft(t *testing.T) {
+	r := newRecorder()
+	type seen struct{ before, after bool }
+	result := make(chan seen, 2)
+	leave := make(chan func() error, 2)
+	r.login = func(s *Session, _ *codec.Connect, _ Identity) {
+		before := s.PeerShut()
+		_ = (<-leave)() // over loopback the kernel knows at once
+		result <- seen{before, s.PeerShut()}
+		s.Open(nil, welcome(s))
+	}
+	s := start(t, Config{}, r)
+	for name, how := range map[string]func(p *peer) error{
+		"fin": func(p *peer) error { return p.CloseWrite() },
+		"rst": func(p *peer) error { return errors.Join(p.SetLinger(0), p.Close()) },
+	} {
+		p := dial(t, s)
+		leave <- func() error { return how(p) }
+		p.send(connect("alice", "phone"))
+		if got := <-result; got.before || !got.after {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }

@@ -88,6 +88,14 @@ func (s *Session) RemoteAddr() string {
 	return netip.AddrPortFrom(netip.AddrFrom16(s.remote).Unmap(), s.port).String()
 }
 
+// PeerShut reports whether the peer has closed its side, or reset the connection, although what it sent before may still be
+// unread. It costs one system call.
+func (s *Session) PeerShut() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fd < 0 || peerShut(int(s.fd))
+}
+
 // Attachment is what Open was given, nil before that.
 func (s *Session) Attachment() any {
 	if s.state.Load() < stateOpen {

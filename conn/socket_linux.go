@@ -20,6 +20,12 @@ func kernelUnread(fd int) int {
 	return n
 }
 
+// peerShut reports whether the peer of fd has closed its side or reset the connection.
+func peerShut(fd int) bool {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err == nil && info.State != unix.BPF_TCP_ESTABLISHED
+}
+
 // limitUnsent bounds what the kernel buffers behind what is in flight.
 func limitUnsent(fd, bytes int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, bytes)

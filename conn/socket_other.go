@@ -10,6 +10,9 @@ func kernelUnsent(int) int { return 0 }
 // kernelUnread has no portable answer either.
 func kernelUnread(int) int { return 0 }
 
+// peerShut has none either: such a connection is found out when it is read.
+func peerShut(int) bool { return false }
+
 // limitUnsent is left to SendBufferBytes.
 func limitUnsent(int, int) error { return nil }
 

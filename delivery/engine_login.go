@@ -15,6 +15,13 @@ func (e *Engine) Login(l *Link, now Now) {
 	if user := e.users[l.user]; user != nil {
 		old = user.byDevice(l.device)
 	}
+	if old != nil && l.left {
+		// It was opened before old and is only now read: its client has gone on to old. Were old replaced, a healthy client would
+		// be told to stop.
+		l.state = linkOver
+		l.peer.Close(codec.CodeReplaced, "this connection was closed by its client and the device has another", 0)
+		return
+	}
 	if waitMs := e.admit(l, old, now); waitMs > 0 {
 		e.core.count.loginsRefused.Inc()
 		l.state = linkOver

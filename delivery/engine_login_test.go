@@ -250,3 +250,25 @@ func TestConnectedDeviceIsNotForgotten(t *testing.T) {
 	h.push("alice", "m1", nil)
 	h.wantPushes(p, "m1")
 }
+
+// A login whose client has closed its side already, but is read after the device's next one, does not throw that out.
+func TestLoginOfAClientThatLeftReplacesNobody(t *testing.T) {
+	h := newHarness(t, nil)
+	request := func(p *fakePeer) LoginRequest {
+		return LoginRequest{Peer: p, User: []byte("alice"), Device: []byte("phone"), Left: true}
+	}
+	_, p := h.login("alice/phone")
+	late := &fakePeer{}
+	h.e.Login(newLink(request(late)), h.now)
+	h.settle()
+	h.push("alice", "m1", nil)
+	h.wantPushes(p, "m1")
+	if late.closed != codec.CodeReplaced || p.closed != 0 {
+		t.Fatalf("closed: late %d, live %d", late.closed, p.closed)
+	}
+	first := &fakePeer{} // without another one it logs in: what it sent before it left may still take effect
+	h.e.Login(newLink(LoginRequest{Peer: first, User: []byte("bob"), Device: []byte("phone"), Left: true}), h.now)
+	if first.welcome == nil {
+		t.Fatal("refused though it replaces nobody")
+	}
+}

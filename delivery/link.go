@@ -26,6 +26,7 @@ type LoginRequest struct {
 	WindowMsgs  uint64 // the client's wish, 0: the server's; the smaller one holds
 	WindowBytes uint64
 	Remote      string // for operators
+	Left        bool   // the client has already closed its side: it replaces nobody
 }
 
 // Link is one login of one device: what Peer.Open gets as attachment. It is opaque outside this package.
@@ -37,6 +38,7 @@ type Link struct {
 	remote     string
 	userHash   uint64
 	publisher  bool
+	left       bool
 	keepaliveS uint64
 	window     ack.Window // wished until the login, then what holds
 
@@ -114,6 +116,7 @@ func newLink(r LoginRequest) *Link {
 		device:     string(r.Device),
 		remote:     strings.Clone(r.Remote),
 		publisher:  r.Publisher,
+		left:       r.Left,
 		keepaliveS: r.KeepaliveS,
 		window:     ack.Window{MsgsMax: clampInt(r.WindowMsgs), BytesMax: clampInt(r.WindowBytes)},
 	}
