@@ -99,6 +99,9 @@ func NewJWT(cfg JWTConfig) (*JWT, error) {
 
 // keyFor returns the keys a token may be signed with: those of its algorithm, and of its key id where it names one we know.
 func (j *JWT) keyFor(t *jwt.Token) (any, error) {
+	if _, critical := t.Header["crit"]; critical {
+		return nil, errors.New("the token has extensions that must be understood, and none is known") // RFC 7515, 4.1.11
+	}
 	kid, _ := t.Header["kid"].(string)
 	var all, named []jwt.VerificationKey
 	for _, k := range j.keys {

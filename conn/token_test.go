@@ -195,6 +195,28 @@ func TestTokenKeysAreRotated(t *testing.T) {
 	}
 }
 
+// A token may name extensions that must be understood; whoever does not know them must refuse it.
+func TestTokenWithCriticalExtensionsIsRefused(t *testing.T) {
+	k := makeKeys(t)
+	j, err := NewJWT(JWTConfig{Keys: []Key{{Algorithm: HS256, Key: k.secret}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for crit, want := range map[bool]codec.Code{false: codec.CodeNone, true: codec.CodeUnauthorized} {
+		token := jwt.NewWithClaims(jwt.SigningMethodHS256, jwt.MapClaims{"sub": "alice", "exp": time.Now().Add(time.Hour).Unix()})
+		if crit {
+			token.Header["crit"] = []string{"b64"}
+		}
+		signed, err := token.SignedString(k.secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, code, text := j.Authenticate(&codec.Connect{Token: []byte(signed), Device: []byte("phone")}); code != want {
+			t.Errorf("crit %v: %s %s", crit, code, text)
+		}
+	}
+}
+
 func TestTokenIssuerAndAudience(t *testing.T) {
 	k := makeKeys(t)
 	auth, err := NewJWT(JWTConfig{ExpiryOptional: true, Issuer: "us", Audience: "gateway", Keys: []Key{{"", HS256, k.secret}}})
