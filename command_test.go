@@ -232,6 +232,16 @@ func TestPushReportsRefusals(t *testing.T) {
 	command(t, "", "push", "--api", g.URL, "--user", "alice", "x").want(t, exitError, "HTTP status 502")
 }
 
+func TestShortTimesClaimNoMoreThanIsKnown(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		0: "less than 1 ms", 1840 * time.Microsecond: "1.8 ms", 42 * time.Millisecond: "42 ms", 12345 * time.Millisecond: "12.3 s",
+	} {
+		if got := shortTime(d); got != want {
+			t.Errorf("%d ns: %q, want %q", d, got, want)
+		}
+	}
+}
+
 func TestPushWithoutAGatewaySaysHowToRepeatIt(t *testing.T) {
 	g := newFakeGateway(t)
 	g.Close()

@@ -301,9 +301,11 @@ func (d *deliveryReply) outcome(took time.Duration) string {
 	}
 }
 
-// shortTime writes a duration with two or three digits.
+// shortTime writes a duration with two or three digits. Zero is the difference of two times in whole milliseconds.
 func shortTime(d time.Duration) string {
 	switch {
+	case d <= 0:
+		return "less than 1 ms"
 	case d < 10*time.Millisecond:
 		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
 	case d < time.Second:
