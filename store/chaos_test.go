@@ -16,7 +16,7 @@ import (
 // each delivery ends once, and what a restart finds is what was left.
 func TestEverythingAtOnceBalances(t *testing.T) {
 	disk := &faultyDisk{}
-	cfg := Config{Dir: t.TempDir(), files: disk.files(), SegmentBytes: 16 << 10, StorageBytesMax: 1 << 30, DeadLettersMax: 20, DedupMax: 100,
+	cfg := Config{Dir: t.TempDir(), files: disk.files(), SegmentBytes: 16 << 10, StorageBytesMax: 1 << 27, DeadLettersMax: 20, DedupMax: 100,
 		CommitDelay: 100 * time.Microsecond, LazyDelay: time.Millisecond, RetryDelay: time.Millisecond}
 	l := open(t, cfg)
 	disk.set(func() { disk.full = true })

@@ -81,6 +81,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("store: dedup limit %d is not within 1 and 2^30", c.DedupMax)
 	case c.StorageBytesMax < 4*c.SegmentBytes:
 		return c, fmt.Errorf("store: storage limit %d is below four segments of %d bytes", c.StorageBytesMax, c.SegmentBytes)
+	case c.StorageBytesMax/c.SegmentBytes > segmentSlotsMax/2: // a segment is at least half full on the average
+		return c, fmt.Errorf("store: storage limit %d needs more than %d segments of %d bytes", c.StorageBytesMax, segmentSlotsMax/2, c.SegmentBytes)
 	case c.CommitDelay < 0 || c.LazyDelay < 0 || c.SyncInterval < 0 || c.RetryDelay < 0 || c.DedupWindow < 0 || c.DeviceRetention < 0:
 		return c, errors.New("store: a duration is negative")
 	case c.QueueMessagesMax < 0 || c.QueueBytesMax < 0 || c.DeadLettersMax < 0 || c.DevicesPerUserMax < 0 || c.QueuesMax < 0:

@@ -18,7 +18,7 @@ import (
 // The child stores messages and ends some, and says on its standard output what was answered: "put ID" and "end ID". It is killed
 // in the middle of it.
 func runChild(dir string) {
-	l, err := Open(Config{Dir: dir, SegmentBytes: 64 << 10, StorageBytesMax: 1 << 30, QueueMessagesMax: 1 << 20, QueueBytesMax: 1 << 30,
+	l, err := Open(Config{Dir: dir, SegmentBytes: 64 << 10, StorageBytesMax: 1 << 27, QueueMessagesMax: 1 << 20, QueueBytesMax: 1 << 30,
 		CommitDelay: 200 * time.Microsecond, LazyDelay: time.Millisecond, Log: quiet()})
 	if err != nil {
 		fmt.Println("failed", err)
@@ -102,7 +102,7 @@ func TestNothingAnsweredIsLostByKill9(t *testing.T) {
 
 func checkSurvivors(t *testing.T, dir string, round int, put, ended map[string]bool) {
 	t.Helper()
-	l := open(t, Config{Dir: dir, SegmentBytes: 64 << 10, StorageBytesMax: 1 << 30})
+	l := open(t, Config{Dir: dir, SegmentBytes: 64 << 10, StorageBytesMax: 1 << 27})
 	defer shut(t, l)
 	if l.Stats().Damaged != 0 {
 		t.Fatalf("round %d: a kill damaged a sealed segment", round)

@@ -415,7 +415,7 @@ func TestNothingAnsweredIsLostByAPowerCut(t *testing.T) {
 	want := map[string]bool{}
 	for round := range 10 {
 		disk := &faultyDisk{}
-		l := open(t, Config{Dir: dir, files: disk.files(), SegmentBytes: 16 << 10, StorageBytesMax: 1 << 30, CommitDelay: 100 * time.Microsecond})
+		l := open(t, Config{Dir: dir, files: disk.files(), SegmentBytes: 16 << 10, StorageBytesMax: 1 << 27, CommitDelay: 100 * time.Microsecond})
 		q := must(t, l, "alice", "")[0]
 		a := newAnswers()
 		now := time.Now().UnixMilli()

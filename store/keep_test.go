@@ -92,7 +92,7 @@ func TestH3ARepeatOfAPendingMessageWaitsWithIt(t *testing.T) {
 }
 
 func TestCopyForwardUnderLoadKeepsReadersAndMessages(t *testing.T) {
-	cfg := Config{Dir: t.TempDir(), SegmentBytes: 32 << 10, StorageBytesMax: 1 << 30, CommitDelay: 50 * time.Microsecond,
+	cfg := Config{Dir: t.TempDir(), SegmentBytes: 32 << 10, StorageBytesMax: 1 << 27, CommitDelay: 50 * time.Microsecond,
 		LazyDelay: time.Millisecond, QueueMessagesMax: 1 << 20, QueueBytesMax: 1 << 30}
 	l := open(t, cfg)
 	keeper := must(t, l, "keeper", "")[0]

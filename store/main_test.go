@@ -86,6 +86,9 @@ func open(t testing.TB, cfg Config) *Local {
 	if cfg.Log == nil {
 		cfg.Log = quiet()
 	}
+	if cfg.SegmentBytes > 0 && cfg.StorageBytesMax == 0 {
+		cfg.StorageBytesMax = 8192 * cfg.SegmentBytes // small segments would not do for the default
+	}
 	l, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)

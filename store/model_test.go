@@ -45,7 +45,7 @@ func TestBehavesLikeItsModelOverRestarts(t *testing.T) {
 	}
 	t.Logf("-seed=%d", seed)
 	m := &model{t: t, r: rand.New(rand.NewPCG(seed, 1)), live: map[string][]modelMessage{}, ids: map[string]string{},
-		cfg: Config{Dir: t.TempDir(), SegmentBytes: 8 << 10, StorageBytesMax: 1 << 30, QueueMessagesMax: 500,
+		cfg: Config{Dir: t.TempDir(), SegmentBytes: 8 << 10, StorageBytesMax: 1 << 27, QueueMessagesMax: 500,
 			CommitDelay: 50 * time.Microsecond, LazyDelay: 200 * time.Microsecond}}
 	m.now = time.Now().UnixMilli()
 	m.l = open(t, m.cfg)

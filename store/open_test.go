@@ -66,6 +66,7 @@ func TestImpossibleSettingsAreRefused(t *testing.T) {
 		"no directory":   {},
 		"sync":           {Dir: "x", Sync: 7},
 		"tiny segments":  {Dir: "x", SegmentBytes: 1},
+		"many segments":  {Dir: "x", SegmentBytes: 4 << 10, StorageBytesMax: 1 << 30},
 		"small storage":  {Dir: "x", StorageBytesMax: 1 << 20},
 		"negative delay": {Dir: "x", CommitDelay: -time.Second},
 		"negative limit": {Dir: "x", QueueMessagesMax: -1},
