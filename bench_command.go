@@ -22,6 +22,7 @@ type benchCommand struct {
 	Fanout  benchFanout  `cmd:"" help:"Users online, publishers push to them: deliveries a second, server CPU, latencies."`
 	Publish benchPublish `cmd:"" help:"How fast publishers are answered when the answer means: on the disk."`
 	Idle    benchIdle    `cmd:"" help:"Connections that only keep alive: server memory and CPU for each, at several sizes."`
+	Storm   benchStorm   `cmd:"" help:"Everybody logs in at once, with a backlog or without: how fast, and what it does to others."`
 	Verify  benchVerify  `cmd:"" help:"A load among faults: a verdict on lost, duplicated, out of order, wrong user."`
 	Worker  benchWorker  `cmd:"" hidden:"" help:"A further process of the generator; it is started by the others."`
 }

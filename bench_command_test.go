@@ -13,7 +13,7 @@ import (
 
 func TestEveryScenarioHasHelpWithExamples(t *testing.T) {
 	help := command(t, "", "bench", "--help")
-	for _, name := range []string{"fanout", "publish", "idle", "verify"} {
+	for _, name := range []string{"fanout", "publish", "idle", "storm", "verify"} {
 		help.want(t, 0, "\n  bench "+name)
 		command(t, "", "bench", name, "--help").want(t, 0, "Examples:", "holdfast bench "+name, "Exit codes: 0 pass")
 	}
@@ -34,6 +34,7 @@ func TestBenchUsageErrorsSayWhatToDo(t *testing.T) {
 		{[]string{"verify", "--rate", "0"}, "rate"},
 		{[]string{"verify", "--lost-acks", "2"}, "ACKs"},
 		{[]string{"fanout", "--set", "ack.timeout=1s"}, "--start"},
+		{[]string{"storm", "--users", "0"}, "users"},
 		{[]string{"nothing"}, "nothing"},
 	} {
 		command(t, "", append([]string{"bench"}, test.args...)...).want(t, exitUsage, test.text)

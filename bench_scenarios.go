@@ -74,6 +74,39 @@ func (b *benchIdle) Run(ctx context.Context, term *terminal) error {
 	return b.run(ctx, term, span, scenario, err)
 }
 
+// benchStorm is the scenario storm.
+type benchStorm struct {
+	benchFlags `embed:""`
+	Users      int           `default:"5000" help:"Users that log in."`
+	Backlog    int           `default:"0" help:"Messages that wait for each of them."`
+	AtOnce     int           `default:"0" help:"Logins under way at a time. 0: all."`
+	Window     int           `default:"0" help:"Receive window to ask for, messages. 0: the gateway's."`
+	Payload    int           `default:"128" help:"Bytes of a payload, at least 24."`
+	LiveUsers  int           `default:"100" help:"Users online already, with live traffic beside the storm. 0: none."`
+	LiveRate   float64       `default:"500" help:"Live messages a second, open loop. 0: none."`
+	Calm       time.Duration `default:"3s" help:"Live traffic before the storm, for comparison."`
+	Duration   time.Duration `default:"60s" help:"Longest time for calm, logins and backlog."`
+}
+
+// Help is the long help of the command.
+func (benchStorm) Help() string {
+	return `Latencies start with the storm, so a login that had to wait for its turn counts from then. The figure "fairness" is the slowest user's
+time until its backlog was acknowledged over the median one.
+
+Examples:
+  holdfast bench storm --start --users 15000 --live-users 0 --live-rate 0
+  holdfast bench storm --start --users 500 --backlog 200` + benchExits
+}
+
+// Run runs the scenario.
+func (b *benchStorm) Run(ctx context.Context, term *terminal) error {
+	scenario, err := bench.Storm(bench.StormOptions{
+		Users: b.Users, Backlog: b.Backlog, AtOnce: b.AtOnce, Window: b.Window, PayloadBytes: b.Payload,
+		LiveUsers: b.LiveUsers, LiveRate: b.LiveRate, Calm: b.Calm,
+	})
+	return b.run(ctx, term, spanFlags{Duration: b.Duration}, scenario, err)
+}
+
 // benchVerify is the scenario verify.
 type benchVerify struct {
 	benchFlags  `embed:""`

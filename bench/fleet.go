@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +29,13 @@ type fleetOptions struct {
 	dedup    func(user int) client.DedupStore // nil: memory of the client only
 	// skip takes a user out of the latencies, which then are those of the others.
 	skip func(user int) bool
+	// label tells this fleet's users and latencies from those of another one beside it; empty: the only one.
+	label string
+	// stages splits "publish to receive" by when messages were meant to be sent; nil: one latency.
+	stages *stages
+	// backlog is how many messages wait for each user; when that many are acknowledged, drained is told. 0: nobody cares.
+	backlog int
+	drained func(user int)
 }
 
 // fleet is the population: one client a user, all handing their messages to one ledger.
@@ -59,45 +67,46 @@ type receiver struct {
 // newFleet makes the recorders; connect opens the connections.
 func newFleet(r *Run, o fleetOptions) *fleet {
 	f := &fleet{r: r, o: o, ledger: newLedger(r.id, o.users), members: make([]receiver, o.users)}
-	f.acked = r.counter("acked")
-	f.toReceive = r.latency("publish to receive")
-	f.toAck = r.latency("publish to acked")
+	f.acked = r.counter(o.label + "acked")
+	if o.stages == nil {
+		f.toReceive = r.latency(o.label + "publish to receive")
+	}
+	f.toAck = r.latency(o.label + "publish to acked")
 	for i := range f.members {
 		f.members[i].f, f.members[i].index = f, i
 	}
 	return f
 }
 
-// connect logs everybody in, some at a time, and returns the first error.
-func (f *fleet) connect(ctx context.Context) error {
-	all := make([]int, len(f.members))
-	for i := range all {
-		all[i] = i
+// userName is the name of a user of this fleet.
+func (f *fleet) userName(user int) string {
+	if f.o.label == "" {
+		return userName(user)
 	}
-	return f.login(ctx, all, dialsAtOnce, nil)
+	return userName(user) + "-" + strings.TrimSpace(f.o.label)
 }
 
-// login logs users in with atOnce logins under way. told is called for each with the times of begin and end; nil: nobody cares.
-func (f *fleet) login(ctx context.Context, users []int, atOnce int, told func(user int, began, ended int64)) error {
+// connect logs everybody in, some at a time, and returns the first error.
+func (f *fleet) connect(ctx context.Context) error {
+	return f.login(ctx, dialsAtOnce, func(ctx context.Context, user int) error { return f.members[user].dial(ctx) })
+}
+
+// login calls dial for every user, with atOnce calls under way, and returns the first error.
+func (f *fleet) login(ctx context.Context, atOnce int, dial func(ctx context.Context, user int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	work := make(chan int)
 	var busy sync.WaitGroup
-	for range min(atOnce, len(users)) {
+	for range min(atOnce, len(f.members)) {
 		busy.Go(func() {
 			for user := range work {
-				began := f.r.now()
-				if err := f.members[user].dial(ctx); err != nil {
-					cancel(fmt.Errorf("login of %s: %w", userName(user), err))
-					continue
-				}
-				if told != nil {
-					told(user, began, f.r.now())
+				if err := dial(ctx, user); err != nil {
+					cancel(fmt.Errorf("login of %s: %w", f.userName(user), err))
 				}
 			}
 		})
 	}
-	for _, user := range users {
+	for user := range f.members {
 		select {
 		case work <- user:
 		case <-ctx.Done():
@@ -115,8 +124,8 @@ func (f *fleet) login(ctx context.Context, users []int, atOnce int, told func(us
 func (rc *receiver) options() client.Options {
 	f := rc.f
 	o := client.Options{
-		Addrs: []string{f.r.o.Target.Addr}, User: userName(rc.index), Device: "bench", ClientName: "holdfast-bench",
-		Handler: rc.handle, Inline: true, WindowMsgs: f.o.window, DialAttempts: -1, DialConn: rc.dialConn,
+		Addrs: []string{f.r.o.Target.Addr}, User: f.userName(rc.index), Device: "bench", ClientName: "holdfast-bench",
+		Handler: rc.handle, Inline: true, WindowMsgs: f.o.window, DialConn: rc.dialConn,
 	}
 	if f.o.ackEach {
 		o.AckBatch, o.AckDelay = 1, -1
@@ -139,8 +148,13 @@ func (r *Run) token(user string, publisher bool) func(context.Context) (string, 
 	return func(context.Context) (string, error) { return r.o.Target.Token(user, publisher) }
 }
 
-func (rc *receiver) dial(ctx context.Context) error {
-	c, err := client.Dial(ctx, rc.options())
+func (rc *receiver) dial(ctx context.Context) error { return rc.tryDial(ctx, -1) }
+
+// tryDial logs in with at most so many attempts; below zero: until ctx ends.
+func (rc *receiver) tryDial(ctx context.Context, attempts int) error {
+	o := rc.options()
+	o.DialAttempts = attempts
+	c, err := client.Dial(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -183,7 +197,11 @@ func (rc *receiver) handle(_ context.Context, m *client.Message) error {
 		return nil
 	}
 	if rc.f.o.skip == nil || !rc.f.o.skip(rc.index) {
-		rc.f.toReceive.record(rc.index, s.intended, now)
+		if rc.f.o.stages != nil {
+			rc.f.o.stages.record(rc.index, s.intended, now)
+		} else {
+			rc.f.toReceive.record(rc.index, s.intended, now)
+		}
 	}
 	if m.NoAck {
 		rc.settled.Add(1)
@@ -241,7 +259,10 @@ func (rc *receiver) noteAcked(intended []int64) {
 			rc.f.toAck.record(rc.index, at, now)
 		}
 	}
-	rc.settled.Add(int64(len(intended)))
+	total := int(rc.settled.Add(int64(len(intended))))
+	if b := rc.f.o.backlog; b > 0 && total >= b && total-len(intended) < b {
+		rc.f.o.drained(rc.index)
+	}
 	rc.f.acked.add(len(intended))
 	if cap(intended) <= 256 {
 		rc.mu.Lock()

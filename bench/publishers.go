@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -77,15 +78,15 @@ const batchesMax = 1024
 
 func newPublishers(r *Run, f *fleet, o publishersOptions) *publishers {
 	p := &publishers{r: r, o: o, f: f}
-	p.answers = r.latency("publish to answer")
-	p.answer = r.counter("published")
+	p.answers = r.latency(f.o.label + "publish to answer")
+	p.answer = r.counter(f.o.label + "published")
 	return p
 }
 
 // connect logs the publishers in.
 func (p *publishers) connect(ctx context.Context) error {
 	for i := range p.o.publishers {
-		name := fmt.Sprintf("bench-publisher-%d", i)
+		name := fmt.Sprintf("bench-publisher-%s%d", strings.TrimSpace(p.f.o.label), i)
 		c, err := client.Dial(ctx, client.Options{
 			Addrs: []string{p.r.o.Target.Addr}, User: name, Publisher: true, ClientName: "holdfast-bench", DialAttempts: -1,
 			Token: p.r.token(name, true), PublishBatch: p.o.batch, BackoffBase: 50 * time.Millisecond, BackoffMax: p.backoff(),
@@ -215,6 +216,9 @@ func (p *publishers) greedy(ctx context.Context, publisher int, c *client.Client
 			b, waited = p.newBatch(free), false
 			continue
 		}
+		if p.o.messages > 0 && p.given.Load() >= p.o.messages {
+			return b.publish(ctx, c) // all are taken, and no window has to open for that
+		}
 		pace.sleep(ctx, linger)
 		waited = true
 	}
@@ -241,7 +245,7 @@ func (b *batch) add(user int, intended int64) {
 	s.put(payload)
 	b.stamps = append(b.stamps, s)
 	b.msgs = append(b.msgs, client.Outgoing{
-		ID: messageID(s.run, s.user, s.seq), User: userName(user), Payload: payload, NoAck: p.o.noAck,
+		ID: messageID(s.run, s.user, s.seq), User: p.f.userName(user), Payload: payload, NoAck: p.o.noAck,
 	})
 }
 

@@ -86,3 +86,34 @@ func (c *Counter) add(n int) { c.total.Add(int64(n)) }
 
 // inSpan is how many fell into the measured span; call it after its end.
 func (c *Counter) inSpan() int64 { return c.closed.Load() - c.opened.Load() }
+
+// stages are latencies of which one is in force at a time: before, during and after something. What belongs to which is decided by
+// when it was meant to be. record and begin may be called from any goroutine.
+type stages struct {
+	from      []atomic.Int64
+	latencies []*Latency
+}
+
+// stages makes a latency for each name. The first one is in force from the start.
+func (r *Run) stages(names ...string) *stages {
+	s := &stages{from: make([]atomic.Int64, len(names))}
+	for i, name := range names {
+		s.latencies = append(s.latencies, r.latency(name))
+		if i > 0 {
+			s.from[i].Store(endOfTime)
+		}
+	}
+	return s
+}
+
+// begin puts stage i in force from now on.
+func (s *stages) begin(i int, now int64) { s.from[i].Store(now) }
+
+func (s *stages) record(hint int, intended, happened int64) {
+	for i := len(s.from) - 1; i >= 0; i-- {
+		if intended >= s.from[i].Load() {
+			s.latencies[i].record(hint, intended, happened)
+			return
+		}
+	}
+}

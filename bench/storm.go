@@ -1,0 +1,234 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// StormOptions describe the scenario in which everybody logs in at once.
+type StormOptions struct {
+	// Users log in, each from a connection of its own.
+	Users int `json:"users"`
+	// Backlog is how many messages wait for each of them.
+	Backlog int `json:"backlog"`
+	// AtOnce is how many logins are under way at a time; 0: all.
+	AtOnce int `json:"at_once,omitempty"`
+	// Window is the receive window the users ask for; 0: the server's.
+	Window int `json:"window,omitempty"`
+	// PayloadBytes is the size of a payload, at least PayloadBytesMin.
+	PayloadBytes int `json:"payload_bytes"`
+	// LiveUsers are online before and get LiveRate messages a second, open loop; 0: no live traffic beside the storm.
+	LiveUsers int     `json:"live_users,omitempty"`
+	LiveRate  float64 `json:"live_rate,omitempty"`
+	// Calm is how long the live traffic is measured before the storm.
+	Calm time.Duration `json:"calm_ns,omitempty"`
+}
+
+// stormPublishers is the number of publishing connections, for the backlog and for the live traffic.
+const stormPublishers = 2
+
+func (o *StormOptions) validate() error {
+	switch {
+	case o.Users < stormPublishers:
+		return fmt.Errorf("users must be at least %d", stormPublishers)
+	case o.Users+o.LiveUsers > connectionsMax():
+		return fmt.Errorf("users must be at most %d: this process may not open more connections", connectionsMax()-o.LiveUsers)
+	case o.Backlog < 0 || o.AtOnce < 0 || o.Window < 0 || o.Calm < 0:
+		return errors.New("a number is negative")
+	case o.PayloadBytes < PayloadBytesMin || o.PayloadBytes > 60<<10:
+		return fmt.Errorf("the payload must be %d bytes to 60 KiB", PayloadBytesMin)
+	case (o.LiveUsers > 0) != (o.LiveRate > 0) || o.LiveRate < 0:
+		return errors.New("live traffic needs both users and a rate")
+	case o.LiveUsers > 0 && o.LiveUsers < stormPublishers:
+		return fmt.Errorf("live users must be at least %d", stormPublishers)
+	}
+	return nil
+}
+
+// stormLoad is the running scenario.
+type stormLoad struct {
+	r *Run
+	o StormOptions
+
+	in         *Counter // logged in
+	toLogin    *Latency // from the start of the storm
+	ownLogin   *Latency // from the start of the own login
+	toDrained  *Latency // from the start of the storm to the last ACK of the backlog
+	f, live    *fleet
+	backlog    *publishers
+	liveSource *publishers
+	liveStages *stages
+
+	began             int64 // the storm; written before the logins
+	refused           atomic.Int64
+	drained           atomic.Int64
+	calm, atAllIn     reading
+	allIn, allDrained int64 // ns after the storm's start
+}
+
+// Storm is the scenario of everybody logging in at once: how fast all are in, how fast their backlog is delivered, and what that
+// does to the traffic of others.
+func Storm(o StormOptions) (Scenario, error) {
+	if err := o.validate(); err != nil {
+		return Scenario{}, err
+	}
+	l := &stormLoad{o: o}
+	return Scenario{
+		Name: "storm", Parameters: o, ByWork: true,
+		Connect: l.connect,
+		Load:    l.load,
+		Settle: func(ctx context.Context, _ *Run) error {
+			l.f.settle(ctx)
+			if l.live == nil {
+				return l.f.ended()
+			}
+			l.live.settle(ctx)
+			return errors.Join(l.f.ended(), l.live.ended())
+		},
+		Judge: func(_ *Run, report *Report) { l.judge(report) },
+		Close: func() {
+			closeLoad(l.f, l.backlog)
+			closeLoad(l.live, l.liveSource)
+		},
+	}, nil
+}
+
+// connect stores the backlog for users who are not there, and brings those online who are not part of the storm.
+func (l *stormLoad) connect(ctx context.Context, r *Run) error {
+	l.r = r
+	l.in = r.counter("logged in")
+	l.toLogin = r.latency("storm to login")
+	l.ownLogin = r.latency("connect to login")
+	if l.o.Backlog > 0 {
+		l.toDrained = r.latency("storm to backlog acked")
+	}
+	l.f = newFleet(r, fleetOptions{users: l.o.Users, window: l.o.Window, backlog: l.o.Backlog, drained: l.userDrained, label: "backlog "})
+	l.backlog = newPublishers(r, l.f, publishersOptions{
+		publishers: stormPublishers, window: l.o.Backlog, payload: l.o.PayloadBytes, batch: 256, messages: int64(l.o.Users) * int64(l.o.Backlog),
+	})
+	if l.o.LiveUsers > 0 {
+		l.liveStages = r.stages("live traffic before", "live traffic in the storm")
+		l.live = newFleet(r, fleetOptions{users: l.o.LiveUsers, stages: l.liveStages, label: "live "})
+		l.liveSource = newPublishers(r, l.live, publishersOptions{
+			publishers: stormPublishers, rate: l.o.LiveRate, payload: l.o.PayloadBytes, batch: 256,
+		})
+		if err := errors.Join(l.live.connect(ctx), l.liveSource.connect(ctx)); err != nil {
+			return err
+		}
+	}
+	if l.o.Backlog == 0 {
+		return nil
+	}
+	if err := l.backlog.connect(ctx); err != nil {
+		return err
+	}
+	if err := l.backlog.load(ctx); err != nil {
+		return err
+	}
+	until(ctx, func() bool { return l.f.ledger.answered() >= l.f.ledger.sent.Load() })
+	if n := l.f.ledger.accepted.Load(); n < int64(l.o.Users)*int64(l.o.Backlog) {
+		return fmt.Errorf("only %d of %d messages of the backlog were accepted in time", n, l.o.Users*l.o.Backlog)
+	}
+	return nil
+}
+
+// userDrained notes that a user has acknowledged its backlog.
+func (l *stormLoad) userDrained(user int) {
+	l.toDrained.record(user, l.began, l.r.now())
+	l.drained.Add(1)
+}
+
+// load measures the calm, then lets everybody in and waits for the backlog.
+func (l *stormLoad) load(ctx context.Context, r *Run) error {
+	if l.live == nil {
+		return l.storm(ctx, r)
+	}
+	liveCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	live := make(chan error, 1)
+	go func() { live <- l.liveSource.load(liveCtx) }()
+	rest(ctx, l.o.Calm)
+	err := l.storm(ctx, r)
+	cancel()
+	return errors.Join(err, <-live)
+}
+
+// storm lets everybody in and waits for the backlog.
+func (l *stormLoad) storm(ctx context.Context, r *Run) error {
+	l.calm = r.sampler.read()
+	l.began = r.now()
+	if l.live != nil {
+		l.liveStages.begin(1, l.began)
+	}
+	atOnce := l.o.AtOnce
+	if atOnce == 0 {
+		atOnce = l.o.Users
+	}
+	if err := l.f.login(ctx, atOnce, l.login); err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return nil // the verdict says how many were in
+		}
+		return err
+	}
+	l.allIn = r.now() - l.began
+	l.atAllIn = r.sampler.read()
+	if l.o.Backlog > 0 {
+		until(ctx, func() bool { return l.drained.Load() >= int64(l.o.Users) })
+		l.allDrained = r.now() - l.began
+	}
+	return nil
+}
+
+// login is one user's; a refusal is counted, and then it tries on.
+func (l *stormLoad) login(ctx context.Context, user int) error {
+	began := l.r.now()
+	err := l.f.members[user].tryDial(ctx, 1)
+	if err != nil && ctx.Err() == nil {
+		l.refused.Add(1)
+		err = l.f.members[user].dial(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	now := l.r.now()
+	l.toLogin.record(user, l.began, now)
+	l.ownLogin.record(user, began, now)
+	l.in.add(1)
+	return nil
+}
+
+func (l *stormLoad) judge(report *Report) {
+	users := float64(l.o.Users)
+	if in := l.in.total.Load(); in < int64(l.o.Users) {
+		report.fail("only %d of %d users were logged in when the time was over", in, l.o.Users)
+		report.figure("logins_refused", "logins refused at first", float64(l.refused.Load()), "")
+		return
+	}
+	report.figure("all_in_seconds", "all are logged in after", seconds(l.allIn), "s")
+	report.figure("logins_per_second", "logins", users/max(seconds(l.allIn), 1e-9), "/s")
+	report.figure("logins_refused", "logins refused at first", float64(l.refused.Load()), "")
+	if l.calm.ok && l.atAllIn.ok {
+		report.figure("server_cpu_us_per_login", "server CPU per login, until all are in", (l.atAllIn.server.cpu-l.calm.server.cpu).Seconds()*1e6/users, "us")
+	}
+	tally := l.f.ledger.tally()
+	if l.o.Backlog > 0 {
+		report.figure("all_delivered_seconds", "all backlog is acknowledged after", seconds(l.allDrained), "s")
+		report.figure("backlog_per_second", "stored messages delivered and acknowledged", users*float64(l.o.Backlog)/max(seconds(l.allDrained), 1e-9), "/s")
+		if h := l.toDrained.merged(); h.TotalCount() > 0 {
+			report.figure("fairness", "slowest user over median, until acknowledged", float64(h.Max())/float64(max(h.ValueAtQuantile(50), 1)), "")
+		}
+	}
+	report.Verdict.Failures = append(report.Verdict.Failures, tally.failures(false)...)
+	report.Tally = &tally
+	if l.live != nil {
+		live := l.live.ledger.tally()
+		report.figure("live_received", "live messages received", float64(live.Received), "")
+		report.Verdict.Failures = append(report.Verdict.Failures, live.failures(false)...)
+		if live.Received == 0 {
+			report.fail("no live message arrived")
+		}
+	}
+}
