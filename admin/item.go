@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -325,15 +326,20 @@ func duration(s *scanner, name string, r codec.Result) (time.Duration, problem, 
 	return d, problem{}, true
 }
 
-const durationHint = `must be a duration such as "90s", "10m" or "1h30m", or a number of seconds`
+const durationHint = `must be a duration such as "90s", "10m", "1h30m" or "7d", or a number of seconds`
 
-// parseDuration reads a duration in Go's notation, or bare seconds: a query parameter has no types.
+// parseDuration reads a duration in Go's notation, whole days ("7d", as the settings write them), or bare seconds: a query
+// parameter has no types.
 func parseDuration(v []byte) (time.Duration, bool) {
 	if len(v) == 0 || len(v) > 64 {
 		return 0, false
 	}
 	if c := v[len(v)-1]; c >= '0' && c <= '9' {
 		return parseSeconds(v)
+	}
+	if days, ok := strings.CutSuffix(borrow(v), "d"); ok {
+		n, err := strconv.ParseUint(days, 10, 16)
+		return time.Duration(n) * 24 * time.Hour, err == nil
 	}
 	d, err := time.ParseDuration(borrow(v))
 	return d, err == nil

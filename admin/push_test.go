@@ -93,6 +93,8 @@ func TestPushRefusesAndNamesWhatIsWrong(t *testing.T) {
 		{"ttl negative", `{"user":"u","ttl":"-5s"}`, 400, "bad_ttl", "ttl"},
 		{"ttl no duration", `{"user":"u","ttl":"soon"}`, 400, "bad_ttl", "ttl"},
 		{"ttl out of range", `{"user":"u","ttl":1e300}`, 400, "bad_ttl", "ttl"},
+		{"ttl in days no number", `{"user":"u","ttl":"xd"}`, 400, "bad_ttl", "ttl"},
+		{"ttl in days over the retention", `{"user":"u","ttl":"8d"}`, 400, "bad_ttl", "ttl"},
 		{"ttl over the retention", `{"user":"u","ttl":"169h"}`, 400, "bad_ttl", "ttl"},
 		{"ttl is a list", `{"user":"u","ttl":[1]}`, 400, "bad_ttl", "ttl"},
 		{"priority", `{"user":"u","priority":"high"}`, 400, "bad_field", "priority"},
@@ -133,6 +135,7 @@ func wantProblem(t *testing.T, got reply, status int, code, field string) {
 func TestPushSaysWhatBecameOfTheMessage(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct{ name, body, want string }{
+		{"accepted for days", `{"user":"u","message_id":"days","ttl":"2d"}`, `"status":"accepted","message_id":"days","expires_at":"`},
 		{"accepted", `{"user":"u","message_id":"m1","ttl":"10m"}`, `"status":"accepted","message_id":"m1","expires_at":"`},
 		{"duplicate", `{"user":"u","message_id":"m1"}`, `{"status":"duplicate","message_id":"m1","deliveries":[{"user":"u","status":"duplicate"}]}`},
 		{"the id was made here", `{"user":"u"}`, `"message_id":"`},
