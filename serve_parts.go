@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"syscall"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -59,10 +60,23 @@ func (c *Config) deliveryConfig() delivery.Config {
 	return d
 }
 
+// filesReserve is how many descriptors connections must leave alone: one for each segment the store may have open, with as many for
+// copies on their way, and some for all the rest. A store that cannot open its next segment stops the node. Of a small descriptor
+// limit it takes half, for a node without connections is of no use either.
+func (c *Config) filesReserve() int {
+	reserve := 128 + 2*uint64(c.Store.BytesMax/max(c.Store.SegmentBytes, 1))
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err == nil {
+		reserve = min(reserve, files.Cur/2)
+	}
+	return int(reserve)
+}
+
 func (c *Config) connConfig(auth conn.Authenticator, set *metrics.Set, log *slog.Logger) conn.Config {
 	t := &c.TCP
 	return conn.Config{
-		Addr: c.TCP.Listen, Auth: auth, Log: log, Loops: t.Loops, Metrics: set, ConnsMax: t.ConnectionsMax,
+		FilesReserve: c.filesReserve(),
+		Addr:         c.TCP.Listen, Auth: auth, Log: log, Loops: t.Loops, Metrics: set, ConnsMax: t.ConnectionsMax,
 		LoginTimeout: t.LoginTimeout, KeepaliveDefault: t.Keepalive, KeepaliveMin: t.KeepaliveMin, KeepaliveMax: t.KeepaliveMax,
 		FrameBytesMax: int(t.FrameMax), OutboxHighBytes: int(t.OutboxHigh), OutboxLowBytes: int(t.OutboxLow),
 		OutboxHardBytes: int(t.OutboxHard), StallTimeout: t.StuckClose,

@@ -35,7 +35,8 @@ type Ref struct {
 }
 
 // Waiter is told what became of an accepted message: once per Append, when it is durable, when it has ended before that (acked:
-// it need not be written any more), or with the reason why it could not be stored. Called from any goroutine; must not block.
+// it need not be written any more; a dead letter has to be), or with the reason why it could not be stored. Called from any
+// goroutine; must not block.
 type Waiter interface {
 	Stored(i int, r codec.Result)
 }
