@@ -19,12 +19,14 @@ const exitVerdict = 3
 
 // benchCommand is the load generator: one command a scenario.
 type benchCommand struct {
-	Fanout  benchFanout  `cmd:"" help:"Users online, publishers push to them: deliveries a second, server CPU, latencies."`
-	Publish benchPublish `cmd:"" help:"How fast publishers are answered when the answer means: on the disk."`
-	Idle    benchIdle    `cmd:"" help:"Connections that only keep alive: server memory and CPU for each, at several sizes."`
-	Storm   benchStorm   `cmd:"" help:"Everybody logs in at once, with a backlog or without: how fast, and what it does to others."`
-	Verify  benchVerify  `cmd:"" help:"A load among faults: a verdict on lost, duplicated, out of order, wrong user."`
-	Worker  benchWorker  `cmd:"" hidden:"" help:"A further process of the generator; it is started by the others."`
+	Fanout   benchFanout   `cmd:"" help:"Users online, publishers push to them: deliveries a second, server CPU, latencies."`
+	Publish  benchPublish  `cmd:"" help:"How fast publishers are answered when the answer means: on the disk."`
+	Idle     benchIdle     `cmd:"" help:"Connections that only keep alive: server memory and CPU for each, at several sizes."`
+	Storm    benchStorm    `cmd:"" help:"Everybody logs in at once, with a backlog or without: how fast, and what it does to others."`
+	Slow     benchSlow     `cmd:"" help:"Some readers read nothing for a time: the latency of the others."`
+	Ackstorm benchAckstorm `cmd:"" help:"Some clients acknowledge nothing for a time, then everything at once."`
+	Verify   benchVerify   `cmd:"" help:"A load among faults: a verdict on lost, duplicated, out of order, wrong user."`
+	Worker   benchWorker   `cmd:"" hidden:"" help:"A further process of the generator; it is started by the others."`
 }
 
 // benchFlags are the flags all scenarios share.

@@ -13,7 +13,7 @@ import (
 
 func TestEveryScenarioHasHelpWithExamples(t *testing.T) {
 	help := command(t, "", "bench", "--help")
-	for _, name := range []string{"fanout", "publish", "idle", "storm", "verify"} {
+	for _, name := range []string{"fanout", "publish", "idle", "storm", "slow", "ackstorm", "verify"} {
 		help.want(t, 0, "\n  bench "+name)
 		command(t, "", "bench", name, "--help").want(t, 0, "Examples:", "holdfast bench "+name, "Exit codes: 0 pass")
 	}
@@ -35,6 +35,8 @@ func TestBenchUsageErrorsSayWhatToDo(t *testing.T) {
 		{[]string{"verify", "--lost-acks", "2"}, "ACKs"},
 		{[]string{"fanout", "--set", "ack.timeout=1s"}, "--start"},
 		{[]string{"storm", "--users", "0"}, "users"},
+		{[]string{"slow", "--share", "1"}, "share"},
+		{[]string{"ackstorm", "--during", "0s"}, "during"},
 		{[]string{"nothing"}, "nothing"},
 	} {
 		command(t, "", append([]string{"bench"}, test.args...)...).want(t, exitUsage, test.text)

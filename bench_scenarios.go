@@ -107,6 +107,72 @@ func (b *benchStorm) Run(ctx context.Context, term *terminal) error {
 	return b.run(ctx, term, spanFlags{Duration: b.Duration}, scenario, err)
 }
 
+// stageFlags are the flags of the scenarios in which some users misbehave for a time.
+type stageFlags struct {
+	Rate   float64       `default:"2000" help:"Messages a second, open loop, over all users."`
+	Before time.Duration `default:"5s" help:"How long everybody behaves first."`
+	During time.Duration `default:"10s" help:"How long some do not."`
+	After  time.Duration `default:"5s" help:"How long the load goes on after that."`
+}
+
+// misbehave are the scenario's options.
+func (f *stageFlags) misbehave(load *loadFlags, share float64) bench.MisbehaveOptions {
+	return bench.MisbehaveOptions{FanoutOptions: load.fanout(f.Rate), Share: share, Before: f.Before, During: f.During, After: f.After}
+}
+
+// span bounds the load.
+func (f *stageFlags) span() spanFlags {
+	return spanFlags{Duration: f.Before + f.During + f.After + time.Second}
+}
+
+// benchSlow is the scenario slow.
+type benchSlow struct {
+	benchFlags `embed:""`
+	loadFlags  `embed:""`
+	stageFlags `embed:""`
+	Share      float64 `default:"0.05" help:"Share of the users that stop reading."`
+}
+
+// Help is the long help of the command.
+func (benchSlow) Help() string {
+	return `The latencies of those who go on reading are told apart by before, during and after; those of the slow ones are left out. At the end
+everybody must have got everything.
+
+Examples:
+  holdfast bench slow --start
+  holdfast bench slow --start --share 0.2 --window 200 --payload 4096 --html slow.html` + benchExits
+}
+
+// Run runs the scenario.
+func (b *benchSlow) Run(ctx context.Context, term *terminal) error {
+	scenario, err := bench.Slow(b.misbehave(&b.loadFlags, b.Share))
+	return b.run(ctx, term, b.span(), scenario, err)
+}
+
+// benchAckstorm is the scenario ackstorm.
+type benchAckstorm struct {
+	benchFlags `embed:""`
+	loadFlags  `embed:""`
+	stageFlags `embed:""`
+	Share      float64 `default:"0.5" help:"Share of the users whose ACKs are held back."`
+}
+
+// Help is the long help of the command.
+func (benchAckstorm) Help() string {
+	return `The latencies are those of the clients that go on acknowledging, before, during and after. "Copies sent per message" is the cost of the
+gateway's retries; "back to normal" is when no more is unacknowledged than twice what was before.
+
+Examples:
+  holdfast bench ackstorm --start
+  holdfast bench ackstorm --start --share 0.1 --during 30s --set ack.timeout=5s` + benchExits
+}
+
+// Run runs the scenario.
+func (b *benchAckstorm) Run(ctx context.Context, term *terminal) error {
+	scenario, err := bench.AckStorm(b.misbehave(&b.loadFlags, b.Share))
+	return b.run(ctx, term, b.span(), scenario, err)
+}
+
 // benchVerify is the scenario verify.
 type benchVerify struct {
 	benchFlags  `embed:""`

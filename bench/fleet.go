@@ -24,9 +24,11 @@ type fleetOptions struct {
 	window  int           // receive window asked for, messages; 0: the server's
 	ackEach bool          // one ACK frame a message; otherwise as the client library bundles them
 	patient time.Duration // longest back-off between reconnects; 0: the client's
-	// dialConn opens the connection of a user; nil: plain TCP. It is wrapped for the ACK times.
+	// dialConn opens the connection of a user; nil: plain TCP. ACKs count as sent when they are given to it.
 	dialConn func(ctx context.Context, user int, addr string) (net.Conn, error)
-	dedup    func(user int) client.DedupStore // nil: memory of the client only
+	// wrap goes around a user's connection; nil: nothing. ACKs count as sent when they come out of it.
+	wrap  func(user int, nc net.Conn) net.Conn
+	dedup func(user int) client.DedupStore // nil: memory of the client only
 	// skip takes a user out of the latencies, which then are those of the others.
 	skip func(user int) bool
 	// label tells this fleet's users and latencies from those of another one beside it; empty: the only one.
@@ -176,7 +178,11 @@ func (rc *receiver) dialConn(ctx context.Context, addr string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
-	return &ackWatch{Conn: nc, rc: rc}, nil
+	nc = &ackWatch{Conn: nc, rc: rc}
+	if rc.f.o.wrap != nil {
+		nc = rc.f.o.wrap(rc.index, nc)
+	}
+	return nc, nil
 }
 
 // dialTCP opens a plain connection, without the kernel's keep-alive probes: the protocol has its own.
