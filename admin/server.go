@@ -127,7 +127,8 @@ func (s *Server) handler() http.Handler {
 		writeProblem(w, problem{code: codeNotFound, text: "no such path; GET /openapi.yaml describes the API"}, "")
 	})
 	// A page in the operator's browser can post to 127.0.0.1 as well as curl can. Browsers say where a request comes from; what
-	// comes from another origin and changes something is refused.
+	// comes from another origin and changes something is refused. A page whose own name was made to resolve to this address is of
+	// the same origin: against that only the token helps.
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeProblem(w, problem{code: codeCrossOrigin, text: "a page of another origin may not do this"}, "")
