@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // FanoutOptions describe the scenario of many users online and a few publishers.
@@ -39,6 +40,8 @@ func (o *FanoutOptions) validate() error {
 		return errors.New("users must be at least 1")
 	case o.Publishers < 1 || o.Publishers > o.Users:
 		return errors.New("publishers must be at least 1 and at most the users: each user's messages come over one connection")
+	case o.Users+o.Publishers > connectionsMax():
+		return fmt.Errorf("users and publishers must be at most %d: this process may not open more connections", connectionsMax())
 	case o.Rate < 0:
 		return errors.New("the rate is negative")
 	case o.Window < 1:
@@ -80,6 +83,10 @@ func Fanout(o FanoutOptions) (Scenario, error) {
 		Settle: func(ctx context.Context, _ *Run) error {
 			if o.NoAck {
 				until(ctx, func() bool { return f.ledger.answered() >= f.ledger.sent.Load() })
+				// What has not come by then was dropped on the way, which fire and forget allows.
+				brief, cancel := context.WithTimeout(ctx, time.Second)
+				defer cancel()
+				until(brief, f.ledger.settled)
 			} else {
 				f.settle(ctx)
 			}

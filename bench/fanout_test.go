@@ -30,6 +30,7 @@ func TestFanoutDeliversEverything(t *testing.T) {
 		{"fire and forget", func(o *FanoutOptions) { o.NoAck = true }, [2]float64{}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			o := smallFanout()
 			test.change(&o)
 			s, err := Fanout(o)
@@ -73,6 +74,7 @@ func TestFanoutRefusesWhatCannotWork(t *testing.T) {
 	}{
 		{func(o *FanoutOptions) { o.Users = 0 }, "users"},
 		{func(o *FanoutOptions) { o.Publishers = 21 }, "publishers"},
+		{func(o *FanoutOptions) { o.Users = connectionsMax() }, "may not open more"},
 		{func(o *FanoutOptions) { o.Rate = -1 }, "rate"},
 		{func(o *FanoutOptions) { o.Window = 0 }, "window"},
 		{func(o *FanoutOptions) { o.PayloadBytes = 23 }, "24 bytes"},

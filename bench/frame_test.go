@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/xml"
 	"errors"
 	"net"
 	"os"
@@ -261,6 +262,13 @@ func TestPageIsSelfContained(t *testing.T) {
 	}
 	if n := strings.Count(page, "<svg"); n != 5 {
 		t.Errorf("%d plots, want throughput, latency, percentiles, CPU and memory", n)
+	}
+	for svg := range strings.SplitSeq(page, "<svg") {
+		if picture, _, ok := strings.Cut("<svg"+svg, "</svg>"); ok {
+			if err := xml.Unmarshal([]byte(picture+"</svg>"), &struct{}{}); err != nil {
+				t.Errorf("a plot is no XML: %v", err)
+			}
+		}
 	}
 	if strings.Contains(page, "<b>receive") || strings.Contains(page, "NaN") {
 		t.Error("a text came through unescaped, or a number is none")

@@ -12,6 +12,7 @@ import (
 )
 
 func TestIdleHoldsEverySizeInSeveralProcessesAndFromSeveralAddresses(t *testing.T) {
+	t.Parallel()
 	s, err := Idle(IdleOptions{
 		Sizes: []int{30, 70}, Hold: 200 * time.Millisecond, Keepalive: 30 * time.Second, PerProcess: 40, PerSource: 25,
 		Worker: []string{gatewayBinary, "bench", "worker"},
@@ -34,6 +35,7 @@ func TestIdleHoldsEverySizeInSeveralProcessesAndFromSeveralAddresses(t *testing.
 }
 
 func TestIdleFailsWhenConnectionsAreRefusedOrLost(t *testing.T) {
+	t.Parallel()
 	s, err := Idle(IdleOptions{Sizes: []int{20}, Hold: 100 * time.Millisecond, Keepalive: 30 * time.Second})
 	o := quick(t, "tcp.connections_max=15")
 	o.Duration = time.Minute

@@ -70,13 +70,11 @@ func (p *plot) svg() template.HTML {
 		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`, p.px(t.at), plotHeight-10, template.HTMLEscapeString(t.text))
 	}
 	fmt.Fprintf(b, `<text class="title" x="%d" y="16">%s</text>`, plotLeft, template.HTMLEscapeString(p.title))
-	right := plotWidth - plotRight
-	for i := len(p.series) - 1; i >= 0; i-- {
+	for i := range p.series {
 		s := &p.series[i]
 		b.WriteString(p.line(s, top))
 		if len(p.series) > 1 {
-			fmt.Fprintf(b, `<text x="%d" y="16" text-anchor="end" style="fill:%s">%s</text>`, right, s.color, template.HTMLEscapeString(s.name))
-			right -= 8*len(s.name) + 12
+			fmt.Fprintf(b, `<text x="%d" y="%d" style="fill:%s">%s</text>`, plotLeft+8, plotTop+14*(i+1), s.color, template.HTMLEscapeString(s.name))
 		}
 	}
 	b.WriteString("</svg>")
@@ -111,8 +109,8 @@ func niceCeil(v float64) float64 {
 }
 
 const (
-	colorBlue, colorOrange, colorGreen = "#2563eb", "#ea580c", "#16a34a"
-	ticksMax                           = 8
+	colorBlue, colorOrange, colorGreen, colorViolet, colorPink = "#2563eb", "#ea580c", "#16a34a", "#7c3aed", "#db2777"
+	ticksMax                                                   = 8
 )
 
 // overTime makes a plot over the samples of a report.
@@ -179,7 +177,7 @@ func (rp *Report) curves() plot {
 	for _, at := range []float64{0, 50, 90, 99, 99.9, 99.99} {
 		p.xTicks = append(p.xTicks, tick{nines(at), fmt.Sprintf("%g", at)})
 	}
-	colors := []string{colorBlue, colorOrange, colorGreen}
+	colors := []string{colorBlue, colorOrange, colorGreen, colorViolet, colorPink}
 	for i := range rp.Latencies {
 		s := series{name: rp.Latencies[i].Name, color: colors[i%len(colors)]}
 		for _, c := range rp.Latencies[i].Curve {

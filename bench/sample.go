@@ -58,6 +58,7 @@ const sampleEvery = time.Second
 // start begins sampling; stop ends it.
 func (s *sampler) start(r *Run) {
 	s.r, s.quit, s.done = r, make(chan struct{}), make(chan struct{})
+	s.now = s.read()
 	go func() {
 		defer close(s.done)
 		tick := time.NewTicker(sampleEvery)

@@ -19,6 +19,7 @@ func TestStormLetsEverybodyInAndDeliversTheBacklog(t *testing.T) {
 			[]string{"live_received"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
 			s, err := Storm(test.o)
 			o := quick(t)
 			o.Duration = 30 * time.Second
@@ -45,6 +46,7 @@ func TestStormLetsEverybodyInAndDeliversTheBacklog(t *testing.T) {
 }
 
 func TestStormCountsRefusedLoginsAndFailsWhenNotAllAreIn(t *testing.T) {
+	t.Parallel()
 	s, err := Storm(StormOptions{Users: 20, PayloadBytes: 64})
 	o := quick(t, "tcp.connections_max=15")
 	o.WarmUp, o.Duration = 0, 2*time.Second

@@ -21,6 +21,7 @@ func smallVerify() VerifyOptions {
 }
 
 func TestVerifyPassesAGatewayThatKeepsItsPromises(t *testing.T) {
+	t.Parallel()
 	o := smallVerify()
 	o.CrashEvery = 700 * time.Millisecond
 	s, err := Verify(o)
@@ -80,6 +81,7 @@ func TestVerifyNamesEachFault(t *testing.T) {
 
 // TestVerifySeesALossEndToEnd takes one accepted message away between the server and the ledger.
 func TestVerifySeesALossEndToEnd(t *testing.T) {
+	t.Parallel()
 	o := smallVerify()
 	o.KillEvery, o.LostACKs, o.DoubledACKs = 0, 0, 0
 	s, err := Verify(o)
