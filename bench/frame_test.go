@@ -193,6 +193,20 @@ func TestSockstatIsRead(t *testing.T) {
 	}
 }
 
+func TestMeminfoIsRead(t *testing.T) {
+	if mem, err := parseMeminfo("MemTotal: 9 kB\nSlab:   3 kB\n"); err != nil || mem != 3<<10 {
+		t.Errorf("memory %d, error %v", mem, err)
+	}
+	for _, bad := range []string{"", "Slab: x kB\n"} {
+		if _, err := parseMeminfo(bad); err == nil {
+			t.Errorf("%q was understood", bad)
+		}
+	}
+	if mem, err := slabMemory(); err != nil || mem <= 0 {
+		t.Errorf("memory %d, error %v", mem, err)
+	}
+}
+
 func TestMetricValuesFindsWholeNames(t *testing.T) {
 	text := "# HELP a\na_b 7\na 1.5\na{x=\"y\"} 3\n"
 	got, err := metricValues(strings.NewReader(text), []string{"a", "a_b"})

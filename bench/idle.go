@@ -46,7 +46,7 @@ type idleStep struct {
 	rssBytes   int64
 	cpu        time.Duration // in the hold
 	held       int64         // ns
-	kernel     int64         // bytes in TCP buffers
+	kernel     kernelMemory
 	serverSeen bool
 }
 
@@ -59,7 +59,7 @@ type idleLoad struct {
 	holds   []int // connections each of them was asked for
 	steps   []idleStep
 	empty   reading // the server without connections
-	kernel  int64
+	kernel  kernelMemory
 	lost    int
 	failed  string // the first login that failed
 }
@@ -81,7 +81,7 @@ func Idle(o IdleOptions) (Scenario, error) {
 		Connect: func(_ context.Context, r *Run) error {
 			l.r, l.joined = r, r.counter("connected")
 			l.empty = r.sampler.read()
-			l.kernel = kernelBytes()
+			l.kernel = readKernel()
 			return nil
 		},
 		Load: l.load,
@@ -103,13 +103,21 @@ func (s *sampler) read() reading {
 	return s.readLocked()
 }
 
-// kernelBytes is the kernel's memory in TCP buffers; 0 where it cannot be read.
-func kernelBytes() int64 {
-	n, err := socketMemory()
-	if err != nil {
-		return 0
+// kernelMemory is what the kernel of this machine holds for sockets, both ends of local connections included.
+type kernelMemory struct {
+	buffers int64 // data in TCP sockets
+	objects int64 // the sockets themselves, and whatever else the machine does meanwhile
+}
+
+// readKernel reads it; zero where it cannot be read.
+func readKernel() (k kernelMemory) {
+	if n, err := socketMemory(); err == nil {
+		k.buffers = n
 	}
-	return n
+	if n, err := slabMemory(); err == nil {
+		k.objects = n
+	}
+	return k
 }
 
 // load goes from size to size.
@@ -133,7 +141,7 @@ func (l *idleLoad) load(ctx context.Context, r *Run) error {
 		}
 		after := r.sampler.read()
 		step.rssBytes, step.cpu, step.held = after.server.rssBytes, after.server.cpu-before.server.cpu, after.at-before.at
-		step.kernel, step.serverSeen = kernelBytes(), before.ok && after.ok
+		step.kernel, step.serverSeen = readKernel(), before.ok && after.ok
 		l.steps = append(l.steps, step)
 	}
 	return l.count(ctx)
@@ -214,7 +222,10 @@ func (l *idleLoad) judge(report *Report) {
 			}
 			report.figure("cpu_us_per_connection_second"+key, "  CPU per connection and second", s.cpu.Seconds()*1e6/float64(s.size)/seconds(s.held), "us")
 		}
-		report.figure("kernel_bytes_per_connection"+key, "  kernel socket buffers, growth per added", float64(s.kernel-from.kernel)/float64(s.added), "bytes")
+		report.figure("kernel_buffer_bytes_per_connection"+key, "  kernel socket buffers, growth per added",
+			float64(s.kernel.buffers-from.kernel.buffers)/float64(s.added), "bytes")
+		report.figure("kernel_object_bytes_per_connection"+key, "  kernel objects (both ends), growth per added",
+			float64(s.kernel.objects-from.kernel.objects)/float64(s.added), "bytes")
 		from = *s
 	}
 	if n := len(l.steps); n > 1 && l.steps[0].serverSeen && l.steps[n-1].serverSeen {

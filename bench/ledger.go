@@ -87,11 +87,11 @@ func (l *ledger) receive(receiver int, s *stamp) (first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case int(s.user) != receiver:
+	case uint64(s.user) != uint64(receiver):
 		a.misdelivered++
 		a.example("for user %s at user %s: %s", userName(int(s.user)), userName(receiver), messageID(s.run, s.user, s.seq))
 		return false
-	case int(s.seq) >= len(a.marks):
+	case uint64(s.seq) >= uint64(len(a.marks)):
 		a.unknown++
 		a.example("never sent: %s", messageID(s.run, s.user, s.seq))
 		return false
@@ -118,13 +118,13 @@ func (l *ledger) receive(receiver int, s *stamp) (first bool) {
 // remember notes that a receiver wrote an id into the memory that survives it.
 func (l *ledger) remember(id string) {
 	run, user, seq, ok := parseMessageID(id)
-	if !ok || run != l.run || int(user) >= len(l.accounts) {
+	if !ok || run != l.run || uint64(user) >= uint64(len(l.accounts)) {
 		return
 	}
 	a := &l.accounts[user]
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if int(seq) < len(a.marks) {
+	if uint64(seq) < uint64(len(a.marks)) {
 		a.marks[seq] |= markRemembered
 	}
 }

@@ -172,3 +172,28 @@ func parseSockstat(text string) (memBytes int64, err error) {
 	}
 	return 0, errors.New("reading the kernel's socket memory: it is not told")
 }
+
+// slabMemory is the kernel's memory in objects, where sockets themselves live, of the whole machine.
+func slabMemory() (memBytes int64, err error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("reading the kernel's memory: %w", err)
+	}
+	return parseMeminfo(string(text))
+}
+
+// parseMeminfo reads the line "Slab: 123 kB".
+func parseMeminfo(text string) (memBytes int64, err error) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 2 || f[0] != "Slab:" {
+			continue
+		}
+		kib, err := strconv.ParseInt(f[1], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("reading the kernel's memory: %w", err)
+		}
+		return kib << 10, nil
+	}
+	return 0, errors.New("reading the kernel's memory: it is not told")
+}
