@@ -36,7 +36,6 @@ var externalHomes = map[string][]string{
 	"github.com/alecthomas/kong":         {"."},
 	"github.com/goccy/go-yaml":           {"."},
 	"github.com/golang-jwt/jwt/v5":       {".", "conn"},
-	"github.com/valyala/fastjson":        {"admin"},
 	"github.com/HdrHistogram":            {"bench"},
 	"github.com/getkin/kin-openapi":      {"admin", "e2e"},
 	"golang.org/x/sys/unix":              {"conn", "store", "bench"},

@@ -88,7 +88,8 @@ func (c *simConn) Send(frame []byte) bool {
 		return false
 	}
 	if x != nil && len(c.outbox) >= w.plan.outboxMax && !w.calm {
-		c.full, c.refused = true, c.refused || !x.NoAck
+		// A Drained that is already on its way, of an earlier refusal, will end the hold too soon: one more try, refused again.
+		c.full, c.refused = true, c.refused || !x.NoAck && !c.link.drainQueued.Load()
 		return false
 	}
 	if x != nil {

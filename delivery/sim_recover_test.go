@@ -41,6 +41,8 @@ func (w *sim) healMs() int64 {
 	paceMs := int64(0)
 	for _, rate := range []float64{c.PaceNodePerSecond, c.PaceUserPerSecond} {
 		if rate > 0 {
+			// One tick gives at most a burst, and the simulation's ticks may be far apart.
+			rate = min(rate, max(rate/10, 1)*1000/float64(w.plan.tickMs))
 			paceMs += int64(float64(w.store.live) * 1500 / rate)
 		}
 	}

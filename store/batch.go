@@ -66,7 +66,8 @@ type notice struct {
 	i int
 }
 
-// notices collects waiters under the lock; tell calls them after it.
+// notices collects waiters under the lock; tell calls them after it: what ended is as good as
+// stored.
 type notices struct {
 	list [32]notice
 	n    int
@@ -89,9 +90,9 @@ func (n *notices) answer(p *pending) {
 // have to go for it.
 func (n *notices) full() bool { return n.n > len(n.list)-deadEvictMax }
 
-func (n *notices) tell(r codec.Result) {
+func (n *notices) tell() {
 	for i := range n.n {
-		n.list[i].w.Stored(n.list[i].i, r)
+		n.list[i].w.Stored(n.list[i].i, codec.ResultAccepted)
 		n.list[i] = notice{}
 	}
 	n.n = 0

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"holdfast/codec"
 	"holdfast/delivery"
 )
 
@@ -85,7 +84,7 @@ func (l *Local) DropDead(seq uint64) (bool, error) {
 		l.wakeLazy()
 	}
 	l.mu.Unlock()
-	told.tell(codec.ResultAccepted)
+	told.tell()
 	return found, nil
 }
 
@@ -138,6 +137,6 @@ func (l *Local) lose(ref delivery.Ref, why string) {
 	l.count.lost++
 	l.wakeLazy()
 	l.mu.Unlock()
-	told.tell(codec.ResultAccepted)
+	told.tell()
 	l.cfg.Log.Error("a stored message is damaged and given up", "file", g.path, "offset", fmt.Sprint(off), "why", why)
 }

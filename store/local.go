@@ -233,7 +233,7 @@ func (l *Local) End(ends []delivery.Ending, nowMs int64) int {
 		}
 		if told.full() {
 			l.mu.Unlock()
-			told.tell(codec.ResultAccepted)
+			told.tell()
 			l.mu.Lock()
 		}
 	}
@@ -241,7 +241,7 @@ func (l *Local) End(ends []delivery.Ending, nowMs int64) int {
 		l.wakeLazy()
 	}
 	l.mu.Unlock()
-	told.tell(codec.ResultAccepted)
+	told.tell()
 	return won
 }
 

@@ -123,7 +123,7 @@ func (l *Local) SweepExpired(dst []delivery.Ref, nowMs int64, most int) []delive
 		more := l.sweepDevices(nowMs, &told)
 		l.wakeLazy()
 		l.mu.Unlock()
-		told.tell(codec.ResultAccepted)
+		told.tell()
 		if !more {
 			break
 		}
