@@ -27,7 +27,8 @@ type simDevice struct {
 	silentLife int      // in this life of the process
 	conn       *simConn // the latest connection it opened; nil: none
 	attached   *simConn // the latest one that the server let in
-	newest     int      // the latest connection that something arrived on
+	entries    int      // connections that were let in
+	newest     int      // the latest of them that something arrived on
 	waits      bool     // a login is planned
 	kept       []string // ids received and not confirmed: confirmed by id later
 }
@@ -204,7 +205,7 @@ func (d *simDevice) receive(c *simConn, f simFrame) {
 func (d *simDevice) message(c *simConn, m *simDelivery, x *codec.Push) {
 	w := d.w
 	w.ledger.received(m, c)
-	d.newest = max(d.newest, c.id)
+	d.newest = max(d.newest, c.entry)
 	c.mine.got[x.Number] = m
 	c.mine.highest = max(c.mine.highest, x.Number)
 	h := &d.habit

@@ -18,6 +18,7 @@ type simConn struct {
 	// The server's end.
 	asked    bool // the lane has the login
 	open     bool // Open was called and said yes
+	entry    int  // of the connections of its device that were let in, which one
 	closing  bool // the server closes it; what the client has sent before is still heard
 	replaced bool // closed by a takeover
 	over     bool // the server is done with it
@@ -69,6 +70,8 @@ func (c *simConn) Open(attachment any, welcome []byte) bool {
 		c.w.fail("conn %d enters while conn %d of the same device is still heard", c.id, other.id)
 	}
 	c.open = true
+	c.device.entries++
+	c.entry = c.device.entries
 	c.seen.openMs, c.seen.careful = c.w.now.MonoMs, c.device.silentFor(c.w.boots) >= streakCareful
 	c.device.attached = c
 	c.put(simFrame{bytes: slices.Clone(welcome)})

@@ -273,7 +273,7 @@ func (g *simLedger) crashed(s *simStore, elided map[uint64]bool) {
 // already, and a message whose end a crash has undone.
 func (g *simLedger) received(d *simDelivery, c *simConn) {
 	d.receipts++
-	if d.receipts > 1 || d.risen || c.id < c.device.newest {
+	if d.receipts > 1 || d.risen || c.entry < c.device.newest {
 		return
 	}
 	o := &g.orders[d.queue][d.command.Priority]

@@ -11,12 +11,12 @@ import (
 // every device logs in anew.
 func (w *sim) recover() {
 	w.heal()
-	w.until(w.now.MonoMs + w.healMs())
+	w.untilStill(w.healMs())
 	w.ledger.balance()
 	w.explainAll()
 	for range 2 {
 		w.relogin()
-		w.until(w.now.MonoMs + w.healMs()/2)
+		w.untilStill(w.healMs() / 2)
 	}
 	w.ledger.balance()
 	w.follow()
@@ -34,6 +34,19 @@ func (w *sim) recover() {
 	w.node.core.table.Check()
 }
 
+// untilStill lets the time pass, and then as much more as messages go on ending: pacing, a window of one message and ticks that are
+// far apart multiply.
+func (w *sim) untilStill(spanMs int64) {
+	w.until(w.now.MonoMs + spanMs)
+	for range 200 {
+		live := w.store.live
+		w.until(w.now.MonoMs + 30_000 + 4*w.plan.config.AckTimeout.Milliseconds())
+		if live == 0 || w.store.live >= live {
+			return
+		}
+	}
+}
+
 // healMs bounds how long anything may take once nothing fails any more.
 func (w *sim) healMs() int64 {
 	c := &w.plan.config
@@ -41,8 +54,6 @@ func (w *sim) healMs() int64 {
 	paceMs := int64(0)
 	for _, rate := range []float64{c.PaceNodePerSecond, c.PaceUserPerSecond} {
 		if rate > 0 {
-			// One tick gives at most a burst, and the simulation's ticks may be far apart.
-			rate = min(rate, max(rate/10, 1)*1000/float64(w.plan.tickMs))
 			paceMs += int64(float64(w.store.live) * 1500 / rate)
 		}
 	}
