@@ -34,6 +34,7 @@ type faults struct {
 	kills, cuts, crashes atomic.Int64
 	lost, doubled        atomic.Int64 // ACK frames
 	failed               atomic.Pointer[error]
+	over                 atomic.Bool // ACKs are neither lost nor doubled any more
 
 	// Guarded by mu.
 	mu    sync.Mutex
@@ -150,7 +151,7 @@ func (c *faultConn) spoil(dst, b []byte) []byte {
 		}
 		frame := b[:n]
 		b = b[n:]
-		if f.Type != codec.TypeAck {
+		if f.Type != codec.TypeAck || c.x.over.Load() {
 			dst = append(dst, frame...)
 			continue
 		}
@@ -175,15 +176,23 @@ func (c *faultConn) CloseWrite() error {
 	return nil
 }
 
-// cut breaks a user's connection; the client comes back by itself.
+// cut breaks a user's connection, as a fault.
 func (x *faults) cut(user int) {
+	if x.disconnect(user) {
+		x.cuts.Add(1)
+	}
+}
+
+// disconnect breaks a user's connection, if he has one; the client comes back by itself.
+func (x *faults) disconnect(user int) bool {
 	x.mu.Lock()
 	c := x.conns[user]
 	x.mu.Unlock()
-	if c != nil {
-		_ = c.Conn.Close() // broken already: just as well
-		x.cuts.Add(1)
+	if c == nil {
+		return false
 	}
+	_ = c.Conn.Close() // broken already: just as well
+	return true
 }
 
 // kill ends a receiver as kill -9 ends a program: what it has not written down is forgotten and nothing more is said.

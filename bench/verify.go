@@ -77,8 +77,13 @@ func Verify(o VerifyOptions) (Scenario, error) {
 			return errors.Join(err, failed)
 		},
 		Settle: func(ctx context.Context, r *Run) error {
+			var calming sync.WaitGroup
+			done := make(chan struct{})
+			calming.Go(func() { x.calm(ctx, done) })
 			f.settle(ctx)
 			x.waitEmpty(ctx, r)
+			close(done)
+			calming.Wait()
 			return f.ended()
 		},
 		Judge: func(r *Run, report *Report) {
@@ -91,6 +96,29 @@ func Verify(o VerifyOptions) (Scenario, error) {
 
 // liveMetric is how many deliveries the server still answers for.
 const liveMetric = "holdfast_ledger_live"
+
+// loginsApart is the time between two rounds of logins while something is still missing.
+const loginsApart = 2 * time.Second
+
+// calm ends the faults until done: ACKs are lost no longer, and receivers log in anew from time to time, for a message whose ACKs were
+// lost on every live attempt waits for that.
+func (x *faults) calm(ctx context.Context, done <-chan struct{}) {
+	x.over.Store(true)
+	again := time.NewTicker(loginsApart)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			for user := range x.memory {
+				x.disconnect(user)
+			}
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
 
 // waitEmpty waits until a server of our own holds nothing any more: then every lost ACK was made up for.
 func (*faults) waitEmpty(ctx context.Context, r *Run) {

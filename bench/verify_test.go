@@ -36,6 +36,18 @@ func TestVerifyPassesAGatewayThatKeepsItsPromises(t *testing.T) {
 	}
 }
 
+// TestVerifyOutlastsLostACKs loses so many ACKs that messages use up their live attempts and wait for the next login: the server is
+// not to be blamed for holding them.
+func TestVerifyOutlastsLostACKs(t *testing.T) {
+	t.Parallel()
+	o := smallVerify()
+	o.LostACKs = 0.7
+	s, err := Verify(o)
+	options := quick(t, "ack.timeout=300ms")
+	options.Duration = time.Second
+	wantPass(t, execute(t, options, s, err))
+}
+
 // TestVerifyNamesEachFault spoils a run that goes well, behind the fleet's back: the verdict must name exactly that.
 func TestVerifyNamesEachFault(t *testing.T) {
 	for _, test := range []struct {
