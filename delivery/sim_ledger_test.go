@@ -288,6 +288,20 @@ func (g *simLedger) received(d *simDelivery, c *simConn) {
 	}
 }
 
+// arrived reports whether the device got the message: in this delivery, or in one of the same id that a crash took back or forgot. Its
+// ACK by message id counts for the repeat, too: it has the message.
+func (g *simLedger) arrived(d *simDelivery) bool {
+	if d.receipts > 0 {
+		return true
+	}
+	for _, e := range g.all {
+		if e.receipts > 0 && e.queue == d.queue && string(e.command.MessageID) == string(d.command.MessageID) {
+			return true
+		}
+	}
+	return false
+}
+
 // balance compares the ledger with the store: each accepted message has ended once, or is held.
 func (g *simLedger) balance() {
 	live := 0

@@ -24,7 +24,7 @@ func (w *sim) recover() {
 		switch {
 		case d.live():
 			w.fail("%s is held although its device logged in and confirms everything; attempts %d", d, d.attempt)
-		case d.answered && d.status == StatusAcked && d.receipts == 0:
+		case d.answered && d.status == StatusAcked && !w.ledger.arrived(d):
 			w.fail("%s is acknowledged and never arrived", d)
 		}
 	}
