@@ -30,7 +30,6 @@ type loop struct {
 	kicked   atomic.Bool
 	tickDue  atomic.Bool
 	endDue   atomic.Bool
-	goAway   atomic.Pointer[goAway]
 	fenceMu  sync.Mutex // held while gnet is called from outside the loop
 	isFenced bool       // guarded by fenceMu: the engine may be gone, its wake-up descriptor somebody else's
 
@@ -134,9 +133,6 @@ func (l *loop) adopt(stack *Session) {
 func (l *loop) duties() {
 	if l.tickDue.Swap(false) {
 		l.advance(l.server.nowMs())
-	}
-	if g := l.goAway.Swap(nil); g != nil {
-		l.each(func(s *Session) { g.send(s) })
 	}
 	if l.endDue.Swap(false) {
 		l.each(func(s *Session) { s.Close(codec.CodeGoingAway, "server is stopping", 0) })

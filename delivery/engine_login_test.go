@@ -203,9 +203,21 @@ func TestDrainSendsClientsAwaySpreadAndWaitsForTheirAcks(t *testing.T) {
 	h.push("user7", "m7", nil)
 	h.e.GoAway(10_000, 30_000, "b:7700", h.now)
 	h.settle()
-	f, _, err := codec.Parse(peers[3].frames[0], 1<<16)
-	if err != nil || f.Type != codec.TypeGoAway {
-		t.Fatalf("%v, type %s", err, f.Type)
+	low, high := uint64(1<<63), uint64(0)
+	for i, p := range peers {
+		last := p.frames[len(p.frames)-1]
+		f, _, err := codec.Parse(last, 1<<16)
+		if err != nil || f.Type != codec.TypeGoAway {
+			t.Fatalf("client %d: %v, type %s", i, err, f.Type)
+		}
+		var g codec.GoAway
+		if err := codec.DecodeGoAway(f, &g); err != nil || string(g.Servers) != "b:7700" || g.DeadlineMs != 30_000 {
+			t.Fatalf("client %d: %+v %v", i, g, err)
+		}
+		low, high = min(low, g.ReconnectAfterMs), max(high, g.ReconnectAfterMs)
+	}
+	if low > 5000 || high < 5000 || high >= 10_000 {
+		t.Fatalf("asked to come back spread from %d to %d ms", low, high)
 	}
 	closedBy := func() (n int) {
 		for _, p := range peers {
