@@ -60,6 +60,12 @@ type move struct {
 	elided bool
 }
 
+// ref names the message of p, which may be gone: only slab.live may follow it.
+func (p *pending) ref() delivery.Ref { return delivery.Ref{Seq: p.seq, Slot: p.slot} }
+
+// ref names the message of m, which may be gone: only slab.live may follow it.
+func (m *move) ref() delivery.Ref { return delivery.Ref{Seq: m.seq, Slot: m.slot} }
+
 // notice is a waiter to be told once the lock is let go.
 type notice struct {
 	w delivery.Waiter
@@ -190,8 +196,8 @@ func (l *Local) cut() *batch {
 	w := 0
 	kept := b.puts[:0]
 	for _, p := range b.puts {
-		e := l.slab.at(p.slot)
-		if e.seq != p.seq || !e.is(flagOpen) {
+		e := l.slab.live(p.ref())
+		if e == nil || !e.is(flagOpen) {
 			continue
 		}
 		if w != p.off {
@@ -210,8 +216,8 @@ func (l *Local) cut() *batch {
 	b.puts, b.buf = kept, b.buf[:w]
 	for i := range b.moves {
 		m := &b.moves[i]
-		e := l.slab.at(m.slot)
-		if m.elided = e.seq != m.seq || e.seg != m.seg || e.off != m.old; !m.elided {
+		e := l.slab.live(m.ref())
+		if m.elided = e == nil || e.seg != m.seg || e.off != m.old; !m.elided {
 			frame := b.moveBuf[m.off : m.off+m.size]
 			m.off = len(b.buf)
 			b.buf = append(b.buf, frame...)

@@ -258,7 +258,7 @@ func (l *Local) settled(b *batch) {
 	l.count.written += int64(len(b.puts))
 	for i := range b.puts {
 		p := &b.puts[i]
-		if e := l.slab.at(p.slot); e.seq == p.seq {
+		if e := l.slab.live(p.ref()); e != nil {
 			e.clear(flagFlush)
 		}
 		if !p.counted {
@@ -268,8 +268,8 @@ func (l *Local) settled(b *batch) {
 	}
 	for i := range b.moves {
 		m := &b.moves[i]
-		e := l.slab.at(m.slot)
-		if m.elided || e.seq != m.seq {
+		e := l.slab.live(m.ref())
+		if m.elided || e == nil {
 			continue
 		}
 		from := l.segs.slots[m.seg]
@@ -291,8 +291,8 @@ func (l *Local) settled(b *batch) {
 func (l *Local) drop(b *batch, state uint32) {
 	for i := range b.puts {
 		p := &b.puts[i]
-		e := l.slab.at(p.slot)
-		if e.seq != p.seq || !e.is(state) {
+		e := l.slab.live(p.ref())
+		if e == nil || !e.is(state) {
 			continue
 		}
 		if e.is(flagDead) {

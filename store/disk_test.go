@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -477,4 +478,50 @@ func TestIntervalSyncAnswersBeforeTheSync(t *testing.T) {
 	if n := disk.synced[lastSegment(t, l.cfg.Dir)]; n != disk.written[lastSegment(t, l.cfg.Dir)] {
 		t.Fatalf("close left something unsynced: %d", n)
 	}
+}
+
+// The memory of messages that end while their batch is being written is given back before the batch is finished; the ones still
+// in the open batch before it is cut.
+func TestAFloodEndsWhileItsBatchIsWritten(t *testing.T) {
+	t.Parallel()
+	fl := osFiles()
+	sync := fl.sync
+	held, entered := make(chan struct{}), make(chan struct{}, 1)
+	var running atomic.Bool
+	fl.sync = func(f *os.File) error {
+		if running.Load() {
+			select {
+			case entered <- struct{}{}:
+			default:
+			}
+			<-held
+		}
+		return sync(f)
+	}
+	l := open(t, Config{Dir: t.TempDir(), files: fl, QueueMessagesMax: 1 << 20})
+	running.Store(true)
+	q := must(t, l, "alice", "")[0]
+	now := time.Now().UnixMilli()
+	var ends []delivery.Ending
+	put := func(n int) {
+		for range n {
+			id := fmt.Appendf(nil, "m%d", len(ends))
+			ref, r := l.Append(q, []byte("x"), delivery.Meta{MessageID: id, AcceptedMs: now, ExpireAtMs: now + dayMs}, nil, 0)
+			if r != codec.ResultAccepted {
+				t.Fatal(r)
+			}
+			ends = append(ends, delivery.Ending{Ref: ref, Status: delivery.StatusAcked})
+		}
+	}
+	put(2 * chunkSlots)
+	<-entered // some of them are being written
+	put(2 * chunkSlots)
+	slices.Reverse(ends)
+	for part := range slices.Chunk(ends, 100) {
+		if won := l.End(part, now); won != len(part) {
+			t.Fatalf("%d of %d ended", won, len(part))
+		}
+	}
+	close(held)
+	shut(t, l)
 }

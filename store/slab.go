@@ -73,6 +73,7 @@ type slab struct {
 	used    int
 }
 
+// at is the entry in a slot that is in use. The chunk of one that was given back may be gone; see live.
 func (s *slab) at(slot uint32) *entry {
 	return &s.chunks[slot>>chunkShift].entries[slot&(chunkSlots-1)]
 }
