@@ -33,6 +33,7 @@ type benchCommand struct {
 type benchFlags struct {
 	Server     string        `env:"HOLDFAST_SERVER" default:"127.0.0.1:7700" placeholder:"HOST:PORT" help:"TCP port of the gateway (${default}; also HOLDFAST_SERVER)."`
 	API        string        `name:"api" env:"HOLDFAST_API" default:"http://127.0.0.1:7780" placeholder:"URL" help:"HTTP port of the gateway (${default}; also HOLDFAST_API)."`
+	TargetURL  string        `name:"target" placeholder:"URL" help:"What to drive instead of --server: holdfast://HOST:PORT; fanout, idle and storm also drive an MQTT 3.1.1 broker at QoS 1: mqtt://[USER:PASSWORD@]HOST[:PORT]."`
 	APIToken   string        `name:"api-token" env:"HOLDFAST_API_TOKEN" placeholder:"TOKEN" help:"Bearer token of the HTTP port (also HOLDFAST_API_TOKEN)."`
 	TokenKey   string        `placeholder:"ALG:FILE" help:"Log in with tokens signed by this key (see holdfast token)."`
 	PID        int           `name:"pid" help:"Process of the gateway, for its CPU and memory. Default: found by its port, when it is on this machine."`
@@ -69,7 +70,10 @@ func (f *benchFlags) options(term *terminal) (bench.Options, error) {
 	if !strings.Contains(o.Target.API, "://") {
 		o.Target.API = "http://" + o.Target.API
 	}
-	var err error
+	err := f.aim(&o.Target)
+	if err != nil {
+		return o, &exitCode{exitUsage, err}
+	}
 	if o.Target.Token, err = benchTokens(f.TokenKey); err != nil {
 		return o, err
 	}
@@ -88,6 +92,42 @@ func (f *benchFlags) options(term *terminal) (bench.Options, error) {
 		o.Target.Start = start
 	}
 	return o, nil
+}
+
+// apiDefault is the default of --api, which is no wish.
+const apiDefault = "http://127.0.0.1:7780"
+
+// aim points the run at what --target names, and says what does not go with it.
+func (f *benchFlags) aim(t *bench.Target) error {
+	if f.TargetURL == "" {
+		return nil
+	}
+	if f.Start {
+		return errors.New("--start starts the target: leave --target away")
+	}
+	var err error
+	if t.Addr, t.MQTT, err = bench.ParseTarget(f.TargetURL); err != nil {
+		return fmt.Errorf("--target: %w", err)
+	}
+	if t.MQTT == nil {
+		return nil
+	}
+	t.API = "" // a broker has none
+	switch {
+	case f.API != apiDefault && f.API != os.Getenv("HOLDFAST_API"):
+		return errors.New("--api is a gateway's: a broker is watched by its process (--pid)")
+	case f.TokenKey != "":
+		return errors.New("--token-key is a gateway's: a broker takes mqtt://user:password@host:port")
+	}
+	return nil
+}
+
+// broker reports whether the target is an MQTT broker.
+func (f *benchFlags) broker() bool { return strings.HasPrefix(f.TargetURL, "mqtt:") }
+
+// errBroker is the usage error for a flag that means nothing to an MQTT broker.
+func errBroker(flag, why string) error {
+	return &exitCode{exitUsage, fmt.Errorf("%s means nothing to an MQTT broker: %s", flag, why)}
 }
 
 // benchTokens makes the function that signs login tokens; nil without a key.
@@ -125,6 +165,9 @@ func (f *benchFlags) run(ctx context.Context, term *terminal, span spanFlags, sc
 	o, err := f.options(term)
 	if err != nil {
 		return err
+	}
+	if err := o.Target.Suits(&scenario); err != nil {
+		return &exitCode{exitUsage, err}
 	}
 	o.WarmUp, o.Duration = span.WarmUp, span.Duration
 	report, err := bench.Execute(ctx, o, scenario)
@@ -213,11 +256,15 @@ of the gateway is in them. Without it publishers keep the windows full, and late
 Examples:
   holdfast bench fanout --start
   holdfast bench fanout --start --rate 20000 --html fanout.html
+  holdfast bench fanout --target mqtt://127.0.0.1:1883
   holdfast bench fanout --server 10.0.0.7:7700 --api http://10.0.0.7:7780 --users 5000 --ack each --out results.jsonl` + benchExits
 }
 
 // Run runs the scenario.
 func (b *benchFanout) Run(ctx context.Context, term *terminal) error {
+	if b.broker() && b.Ack == "each" {
+		return errBroker("--ack", "it is always sent one PUBACK a message")
+	}
 	o := b.fanout(b.Rate)
 	o.NoAck, o.Messages = b.NoAck, b.Messages
 	scenario, err := bench.Fanout(o)

@@ -37,6 +37,15 @@ func TestBenchUsageErrorsSayWhatToDo(t *testing.T) {
 		{[]string{"storm", "--users", "0"}, "users"},
 		{[]string{"slow", "--share", "1"}, "share"},
 		{[]string{"ackstorm", "--during", "0s"}, "during"},
+		{[]string{"fanout", "--target", "amqp://127.0.0.1:5672"}, "mqtt://"},
+		{[]string{"fanout", "--target", "mqtt://"}, "mqtt://[user:password@]host"},
+		{[]string{"fanout", "--target", "holdfast://127.0.0.1"}, "holdfast://host:port"},
+		{[]string{"fanout", "--target", "mqtt://127.0.0.1:1", "--start"}, "--start"},
+		{[]string{"fanout", "--target", "mqtt://127.0.0.1:1", "--api", "http://127.0.0.1:1"}, "--api"},
+		{[]string{"fanout", "--target", "mqtt://127.0.0.1:1", "--ack", "each"}, "--ack"},
+		{[]string{"storm", "--target", "mqtt://127.0.0.1:1", "--window", "5"}, "--window"},
+		{[]string{"publish", "--target", "mqtt://127.0.0.1:1"}, "holdfast gateway only"},
+		{[]string{"verify", "--target", "mqtt://127.0.0.1:1"}, "holdfast gateway only"},
 		{[]string{"nothing"}, "nothing"},
 	} {
 		command(t, "", append([]string{"bench"}, test.args...)...).want(t, exitUsage, test.text)

@@ -56,6 +56,7 @@ the ports of one run out. The gateway's own limits (its file limit, tcp.connecti
 
 Examples:
   holdfast bench idle --start
+  holdfast bench idle --target mqtt://127.0.0.1:1883
   holdfast bench idle --server 127.0.0.1:7700 --sizes 1000,50000 --hold 60s` + benchExits
 }
 
@@ -95,11 +96,15 @@ time until its backlog was acknowledged over the median one.
 
 Examples:
   holdfast bench storm --start --users 15000 --live-users 0 --live-rate 0
-  holdfast bench storm --start --users 500 --backlog 200` + benchExits
+  holdfast bench storm --start --users 500 --backlog 200
+  holdfast bench storm --target mqtt://127.0.0.1:1883 --users 500 --backlog 200` + benchExits
 }
 
 // Run runs the scenario.
 func (b *benchStorm) Run(ctx context.Context, term *terminal) error {
+	if b.broker() && b.Window > 0 {
+		return errBroker("--window", "MQTT 3.1.1 has no receive window")
+	}
 	scenario, err := bench.Storm(bench.StormOptions{
 		Users: b.Users, Backlog: b.Backlog, AtOnce: b.AtOnce, Window: b.Window, PayloadBytes: b.Payload,
 		LiveUsers: b.LiveUsers, LiveRate: b.LiveRate, Calm: b.Calm,

@@ -70,7 +70,7 @@ func Fanout(o FanoutOptions) (Scenario, error) {
 	var f *fleet
 	var p *publishers
 	return Scenario{
-		Name: "fanout", Parameters: o,
+		Name: "fanout", Parameters: o, MQTT: true,
 		Connect: func(ctx context.Context, r *Run) error {
 			f = newFleet(r, fleetOptions{users: o.Users, window: o.Window, ackEach: o.AckEach})
 			p = newPublishers(r, f, o.publishers())

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/client"
 	"holdfast/codec"
 )
 
@@ -180,7 +179,7 @@ func TestHasAckLooksThroughTheFramesOfAWrite(t *testing.T) {
 }
 
 func TestPickersShareTheUsers(t *testing.T) {
-	p := &publishers{r: bareRun(), f: &fleet{members: make([]receiver, 7)}, clients: make([]*client.Client, 3)}
+	p := &publishers{r: bareRun(), f: &fleet{members: make([]receiver, 7)}, clients: make([]publishing, 3)}
 	for _, random := range []bool{false, true} {
 		p.o.random = random
 		seen := map[int]int{} // user to publisher

@@ -62,8 +62,16 @@ type receiver struct {
 
 	// Guarded by mu.
 	mu      sync.Mutex
-	c       *client.Client
+	c       receiving
 	handled []int64 // intended times of messages whose ACK is not at the socket yet
+}
+
+// receiving is a receiver's connection once it is logged in: the client library's, or MQTT's.
+type receiving interface {
+	Stats() client.Stats
+	// Err is why it has ended for good; nil: it lives. client.ErrClosed: we ended it.
+	Err() error
+	Close() error
 }
 
 // newFleet makes the recorders; connect opens the connections.
@@ -154,9 +162,7 @@ func (rc *receiver) dial(ctx context.Context) error { return rc.tryDial(ctx, -1)
 
 // tryDial logs in with at most so many attempts; below zero: until ctx ends.
 func (rc *receiver) tryDial(ctx context.Context, attempts int) error {
-	o := rc.options()
-	o.DialAttempts = attempts
-	c, err := client.Dial(ctx, o)
+	c, err := rc.open(ctx, attempts)
 	if err != nil {
 		return err
 	}
@@ -164,6 +170,16 @@ func (rc *receiver) tryDial(ctx context.Context, attempts int) error {
 	rc.c = c
 	rc.mu.Unlock()
 	return nil
+}
+
+// open logs in to what the target is.
+func (rc *receiver) open(ctx context.Context, attempts int) (receiving, error) {
+	if rc.f.r.o.Target.MQTT != nil {
+		return rc.dialMQTT(ctx, attempts)
+	}
+	o := rc.options()
+	o.DialAttempts = attempts
+	return client.Dial(ctx, o)
 }
 
 // dialConn opens a connection whose writes are watched for ACKs.
@@ -193,14 +209,20 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 
 // handle takes one message on the client's read goroutine; nil confirms it.
 func (rc *receiver) handle(_ context.Context, m *client.Message) error {
+	rc.take(m.Payload, m.NoAck)
+	return nil
+}
+
+// take notes a message that has arrived.
+func (rc *receiver) take(payload []byte, noAck bool) {
 	now := rc.f.r.now()
-	s, ok := readStamp(m.Payload)
+	s, ok := readStamp(payload)
 	if !ok {
 		rc.f.ledger.foreign.Add(1)
-		return nil
+		return
 	}
 	if !rc.f.ledger.receive(rc.index, &s) {
-		return nil
+		return
 	}
 	if rc.f.o.skip == nil || !rc.f.o.skip(rc.index) {
 		if rc.f.o.stages != nil {
@@ -209,15 +231,14 @@ func (rc *receiver) handle(_ context.Context, m *client.Message) error {
 			rc.f.toReceive.record(rc.index, s.intended, now)
 		}
 	}
-	if m.NoAck {
+	if noAck {
 		rc.settled.Add(1)
 		rc.f.acked.add(1)
-		return nil
+		return
 	}
 	rc.mu.Lock()
 	rc.handled = append(rc.handled, s.intended)
 	rc.mu.Unlock()
-	return nil
 }
 
 // ackWatch is a receiver's connection: the moment its ACKs have gone to the socket is the end of "publish to acked".
@@ -232,10 +253,7 @@ func (w *ackWatch) Write(b []byte) (int, error) {
 		return w.Conn.Write(b)
 	}
 	rc := w.rc
-	rc.mu.Lock()
-	handled := rc.handled
-	rc.handled = nil
-	rc.mu.Unlock()
+	handled := rc.takeHandled()
 	n, err := w.Conn.Write(b)
 	if err != nil {
 		rc.mu.Lock()
@@ -253,6 +271,15 @@ func (w *ackWatch) CloseWrite() error {
 		return half.CloseWrite()
 	}
 	return nil
+}
+
+// takeHandled takes what the ACKs that are about to leave are for.
+func (rc *receiver) takeHandled() []int64 {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	handled := rc.handled
+	rc.handled = nil
+	return handled
 }
 
 func (rc *receiver) noteAcked(intended []int64) {

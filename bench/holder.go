@@ -26,6 +26,8 @@ type order struct {
 	From      int           `json:"from"`
 	Count     int           `json:"count"`
 	Keepalive time.Duration `json:"keepalive_ns"`
+	// MQTT: Addr is a broker; nil: it is a gateway.
+	MQTT *MQTTLogin `json:"mqtt,omitempty"`
 	// PerSource is how many connections share a source address; beyond it the next address of 127.0.0.0/8 is used. 0: no limit.
 	PerSource int `json:"per_source,omitempty"`
 }
@@ -48,7 +50,7 @@ type localHolder struct {
 	token func(user string, publisher bool) (string, error)
 
 	mu      sync.Mutex
-	clients []*client.Client
+	clients []receiving
 }
 
 // grow logs in, dialsAtOnce at a time.
@@ -78,6 +80,21 @@ func (h *localHolder) grow(ctx context.Context, o order) (holding, error) {
 }
 
 func (h *localHolder) dial(ctx context.Context, o order, user int) error {
+	c, err := h.open(ctx, o, user)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.clients = append(h.clients, c)
+	h.mu.Unlock()
+	return nil
+}
+
+// open logs one user in to what the target is.
+func (h *localHolder) open(ctx context.Context, o order, user int) (receiving, error) {
+	if o.MQTT != nil {
+		return dialMQTTIdle(ctx, o, user)
+	}
 	options := client.Options{
 		Addrs: []string{o.Addr}, User: userName(user), Device: "bench", ClientName: "holdfast-bench", DedupSize: -1,
 		Keepalive: o.Keepalive, NoReconnect: true,
@@ -87,14 +104,7 @@ func (h *localHolder) dial(ctx context.Context, o order, user int) error {
 	if h.token != nil {
 		options.Token = func(context.Context) (string, error) { return h.token(options.User, false) }
 	}
-	c, err := client.Dial(ctx, options)
-	if err != nil {
-		return err
-	}
-	h.mu.Lock()
-	h.clients = append(h.clients, c)
-	h.mu.Unlock()
-	return nil
+	return client.Dial(ctx, options)
 }
 
 // holding counts who is still there.
@@ -121,7 +131,7 @@ func (h *localHolder) close() {
 	h.clients = nil
 	h.mu.Unlock()
 	var busy sync.WaitGroup
-	next := make(chan *client.Client)
+	next := make(chan receiving)
 	for range dialsAtOnce {
 		busy.Go(func() {
 			for c := range next {

@@ -77,7 +77,7 @@ func Idle(o IdleOptions) (Scenario, error) {
 	}
 	l := &idleLoad{o: o}
 	return Scenario{
-		Name: "idle", Parameters: o, ByWork: true,
+		Name: "idle", Parameters: o, ByWork: true, MQTT: true,
 		Connect: func(_ context.Context, r *Run) error {
 			l.r, l.joined = r, r.counter("connected")
 			l.empty = r.sampler.read()
@@ -171,7 +171,9 @@ func (l *idleLoad) grow(ctx context.Context, have, size int) error {
 			l.holders, l.holds = append(l.holders, h), append(l.holds, 0)
 		}
 		n := min(size-have, l.o.PerProcess-l.holds[i])
-		x, err := l.holders[i].grow(ctx, order{Addr: l.r.o.Target.Addr, From: have, Count: n, Keepalive: l.o.Keepalive, PerSource: l.o.PerSource})
+		x, err := l.holders[i].grow(ctx, order{
+			Addr: l.r.o.Target.Addr, MQTT: l.r.o.Target.MQTT, From: have, Count: n, Keepalive: l.o.Keepalive, PerSource: l.o.PerSource,
+		})
 		if err != nil {
 			return err
 		}

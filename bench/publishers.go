@@ -35,7 +35,7 @@ type publishers struct {
 	f       *fleet
 	answers *Latency // publish to answer
 	answer  *Counter // answered and accepted
-	clients []*client.Client
+	clients []publishing
 
 	given   atomic.Int64 // messages taken out of o.messages
 	refused refusals
@@ -87,17 +87,32 @@ func newPublishers(r *Run, f *fleet, o publishersOptions) *publishers {
 func (p *publishers) connect(ctx context.Context) error {
 	for i := range p.o.publishers {
 		name := fmt.Sprintf("bench-publisher-%s%d", strings.TrimSpace(p.f.o.label), i)
-		c, err := client.Dial(ctx, client.Options{
-			Addrs: []string{p.r.o.Target.Addr}, User: name, Publisher: true, ClientName: "holdfast-bench", DialAttempts: -1,
-			Token: p.r.token(name, true), PublishBatch: p.o.batch, BackoffBase: 50 * time.Millisecond, BackoffMax: p.backoff(),
-			DialConn: dialTCP,
-		})
+		c, err := p.open(ctx, name)
 		if err != nil {
 			return fmt.Errorf("login of publisher %d: %w", i, err)
 		}
 		p.clients = append(p.clients, c)
 	}
 	return nil
+}
+
+// publishing is a publisher's connection: the client library's, or MQTT's.
+type publishing interface {
+	// PublishAsync blocks while there is no room; then done is called once, on another goroutine or on this one.
+	PublishAsync(ctx context.Context, msgs []client.Outgoing, done func([]client.Result, error)) error
+	Close() error
+}
+
+// open logs in to what the target is.
+func (p *publishers) open(ctx context.Context, name string) (publishing, error) {
+	if p.r.o.Target.MQTT != nil {
+		return p.r.dialMQTTPublisher(ctx, name)
+	}
+	return client.Dial(ctx, client.Options{
+		Addrs: []string{p.r.o.Target.Addr}, User: name, Publisher: true, ClientName: "holdfast-bench", DialAttempts: -1,
+		Token: p.r.token(name, true), PublishBatch: p.o.batch, BackoffBase: 50 * time.Millisecond, BackoffMax: p.backoff(),
+		DialConn: dialTCP,
+	})
 }
 
 func (p *publishers) backoff() time.Duration {
@@ -162,7 +177,7 @@ func (x *picker) next() int {
 func (p *publishers) take() bool { return p.o.messages <= 0 || p.given.Add(1) <= p.o.messages }
 
 // paced is the open loop: messages are due at their times, whatever became of those before.
-func (p *publishers) paced(ctx context.Context, publisher int, c *client.Client) error {
+func (p *publishers) paced(ctx context.Context, publisher int, c publishing) error {
 	pick := p.picker(publisher)
 	pace := newPacer(p.r, p.o.rate/float64(len(p.clients)))
 	free := make(chan *batch, batchesMax)
@@ -188,7 +203,7 @@ func (p *publishers) paced(ctx context.Context, publisher int, c *client.Client)
 const linger = 200 * time.Microsecond
 
 // greedy publishes whatever the users' windows have room for.
-func (p *publishers) greedy(ctx context.Context, publisher int, c *client.Client) error {
+func (p *publishers) greedy(ctx context.Context, publisher int, c publishing) error {
 	pick := p.picker(publisher)
 	free := make(chan *batch, batchesMax)
 	pace := &pacer{r: p.r}
@@ -251,7 +266,7 @@ func (b *batch) add(user int, intended int64) {
 
 // publish hands the batch to the client. When ctx ends while the client's queue is full, the messages are answered for: nobody
 // has seen them.
-func (b *batch) publish(ctx context.Context, c *client.Client) error {
+func (b *batch) publish(ctx context.Context, c publishing) error {
 	if len(b.msgs) == 0 {
 		return nil
 	}

@@ -113,7 +113,7 @@ type GeneratorReport struct {
 
 func newReport(r *Run, s Scenario) *Report {
 	return &Report{
-		Scenario: s.Name, Version: r.o.Version, Started: time.Now().UTC().Truncate(time.Second), Target: r.o.Target.Addr,
+		Scenario: s.Name, Version: r.o.Version, Started: time.Now().UTC().Truncate(time.Second), Target: r.o.Target.String(),
 		Cores: runtime.NumCPU(), Parameters: s.Parameters,
 	}
 }

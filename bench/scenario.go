@@ -19,6 +19,8 @@ type Scenario struct {
 	Parameters any
 	// ByWork: the measured span ends when Load returns; Options.Duration only bounds it. Otherwise the span ends with Options.Duration.
 	ByWork bool
+	// MQTT: the scenario can drive an MQTT broker too.
+	MQTT bool
 	// Connect opens what the load needs.
 	Connect func(ctx context.Context, r *Run) error
 	// Load runs through warm-up and measured span until ctx ends or its work is done.
@@ -53,6 +55,8 @@ type Target struct {
 	APIToken string
 	// Token signs login tokens; nil: logins carry none. Called from many goroutines.
 	Token func(user string, publisher bool) (string, error)
+	// MQTT: Addr is an MQTT 3.1.1 broker; nil: it is a holdfast gateway.
+	MQTT *MQTTLogin
 	// PID is the server's process; 0: found by its listening socket when it is on this machine.
 	PID int
 	// Start runs a gateway of our own on a temporary directory, which ends with the run. nil: the one at Addr is used.
@@ -117,6 +121,9 @@ func (r *Run) counter(name string) *Counter {
 func Execute(ctx context.Context, o Options, s Scenario) (*Report, error) {
 	if o.Duration <= 0 {
 		return nil, errors.New("the duration must be above zero")
+	}
+	if err := o.Target.Suits(&s); err != nil {
+		return nil, err
 	}
 	r := &Run{o: o, started: time.Now(), id: runID()}
 	r.span.from.Store(endOfTime)

@@ -77,7 +77,7 @@ func Storm(o StormOptions) (Scenario, error) {
 	}
 	l := &stormLoad{o: o}
 	return Scenario{
-		Name: "storm", Parameters: o, ByWork: true,
+		Name: "storm", Parameters: o, ByWork: true, MQTT: true,
 		Connect: l.connect,
 		Load:    l.load,
 		Settle: func(ctx context.Context, _ *Run) error {
@@ -121,6 +121,9 @@ func (l *stormLoad) connect(ctx context.Context, r *Run) error {
 	}
 	if l.o.Backlog == 0 {
 		return nil
+	}
+	if err := l.f.queue(ctx); err != nil {
+		return err
 	}
 	if err := l.backlog.connect(ctx); err != nil {
 		return err
