@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -40,6 +41,7 @@ type benchFlags struct {
 	Start      bool          `help:"Start a gateway for the run, on an empty temporary directory and free ports, and end it afterwards."`
 	StartDir   string        `placeholder:"DIR" help:"Where --start makes that directory. The system's default may be memory, on which syncs cost nothing."`
 	Set        []string      `sep:"none" placeholder:"SECTION.KEY=VALUE" help:"Setting of the gateway started by --start; may be repeated."`
+	Processes  int           `default:"0" help:"Generator processes that share users, publishers and rate. 0: one, and more when the connections exceed the files one may open (ulimit -n)."`
 	ConnectMax time.Duration `default:"60s" help:"Longest time for the logins."`
 	SettleMax  time.Duration `default:"30s" help:"Longest wait for what is still under way after the span."`
 	JSON       bool          `name:"json" help:"Print one JSON line instead of the table."`
@@ -61,7 +63,7 @@ Exit codes: 0 pass, 1 the run did not come to a verdict, 2 usage, 3 the verdict 
 // options are the options all scenarios share.
 func (f *benchFlags) options(term *terminal) (bench.Options, error) {
 	o := bench.Options{
-		Version: version, ConnectMax: f.ConnectMax, SettleMax: f.SettleMax,
+		Version: version, ConnectMax: f.ConnectMax, SettleMax: f.SettleMax, Processes: f.Processes, Command: commandText(os.Args[1:]),
 		Target: bench.Target{Addr: f.Server, API: f.API, APIToken: f.APIToken, PID: f.PID},
 	}
 	if term.errTTY {
@@ -80,11 +82,15 @@ func (f *benchFlags) options(term *terminal) (bench.Options, error) {
 	if len(f.Set) > 0 && !f.Start {
 		return o, &exitCode{exitUsage, errors.New("--set is for the gateway that --start starts")}
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return o, fmt.Errorf("finding the program of further processes: %w", err)
+	}
+	o.Worker = []string{self, "bench", "worker", "--load"}
+	if f.TokenKey != "" {
+		o.Worker = append(o.Worker, "--token-key", f.TokenKey)
+	}
 	if f.Start {
-		self, err := os.Executable()
-		if err != nil {
-			return o, fmt.Errorf("--start: %w", err)
-		}
 		start := &bench.StartOptions{Binary: self, Dir: f.StartDir}
 		for _, setting := range f.Set {
 			start.Args = append(start.Args, "--set", setting)
@@ -171,16 +177,55 @@ func (f *benchFlags) run(ctx context.Context, term *terminal, span spanFlags, sc
 	}
 	o.WarmUp, o.Duration = span.WarmUp, span.Duration
 	report, err := bench.Execute(ctx, o, scenario)
+	if errors.Is(err, bench.ErrUsage) {
+		return &exitCode{exitUsage, err}
+	}
 	if err != nil {
 		return fmt.Errorf("bench %s: %w", scenario.Name, err)
 	}
 	if err := f.write(term, report); err != nil {
 		return err
 	}
-	if !report.Verdict.Pass {
+	switch {
+	case report.Interrupted != "":
+		return &exitCode{code: exitError} // the report has said so
+	case !report.Verdict.Pass:
 		return &exitCode{code: exitVerdict}
 	}
 	return nil
+}
+
+// commandText is the command line of these arguments, to be pasted into a shell, without the secrets in it.
+func commandText(args []string) string {
+	words := []string{"holdfast"}
+	hide := false
+	for _, arg := range args {
+		name, value, hasValue := strings.Cut(arg, "=")
+		u, err := url.Parse(arg[strings.LastIndex(arg[:max(strings.Index(arg, "://"), 0)], "=")+1:])
+		switch {
+		case hide:
+			arg, hide = "...", false
+		case name == "--api-token" && hasValue && value != "":
+			arg = name + "=..."
+		case name == "--api-token":
+			hide = true
+		case err == nil && u.User != nil:
+			arg = strings.Replace(arg, u.User.String()+"@", "...@", 1)
+		}
+		words = append(words, shellWord(arg))
+	}
+	return strings.Join(words, " ")
+}
+
+// shellWord quotes an argument if a shell would not take it as it is.
+func shellWord(arg string) string {
+	plain := arg != "" && strings.IndexFunc(arg, func(r rune) bool {
+		return !strings.ContainsRune("-_./:=,@%+", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) < 0
+	if plain {
+		return arg
+	}
+	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }
 
 // write puts the report everywhere it was asked for.

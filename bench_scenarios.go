@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -183,34 +184,56 @@ type benchVerify struct {
 	benchFlags  `embed:""`
 	spanFlags   `embed:""`
 	loadFlags   `embed:""`
-	Rate        float64        `default:"2000" help:"Messages a second."`
+	Load        string         `enum:"fanout,storm,slow,ackstorm,publish" default:"fanout" help:"What goes on among the faults: fanout, storm, slow, ackstorm or publish."`
+	Rate        float64        `default:"2000" help:"Messages a second, open loop. With publish 0: as fast as they are answered."`
+	Backlog     int            `default:"100" help:"storm: messages that wait for each user."`
+	Share       float64        `default:"0.2" help:"slow, ackstorm: share of the users that misbehave, in the middle third of --duration."`
+	Mode        string         `enum:"http,http-batch,frames" default:"frames" help:"publish: how."`
 	KillEvery   time.Duration  `default:"50ms" help:"Time between faults of receivers: in turn a connection breaks, and a receiver dies and comes back. 0: none."`
 	AwayMax     time.Duration  `default:"500ms" help:"Longest absence of a receiver that died."`
 	LostAcks    float64        `default:"0.02" help:"Share of ACK frames that get lost."`
 	DoubledAcks float64        `default:"0.02" help:"Share of ACK frames that are sent twice."`
-	CrashEvery  *time.Duration `placeholder:"TIME" help:"Time between two kill -9 of the gateway, which needs --start; then 3s is the default. 0: none."`
+	CrashEvery  *time.Duration `placeholder:"TIME" help:"Time between two kill -9 of the gateway, which needs --start; then 3s is the default, and with storm just after its begin. 0: none."`
 }
 
 // Help is the long help of the command.
 func (benchVerify) Help() string {
-	return `A message counts as lost when the gateway accepted it and its receiver was not handed it by the end of --settle-max; that must be longer
+	return `One of the other loads among faults: receivers are killed and come back, connections break, ACKs get lost and doubled, and a gateway
+of --start is killed. Then everything accepted must have been handed to its receiver, once, in order, and to nobody else.
+
+  fanout    messages at --rate to users online
+  storm     --users log in at once for --backlog messages each, beside 100 users with live traffic at --rate
+  slow      fanout, and --share of the users read nothing for a third of the time
+  ackstorm  fanout, and --share of the users hold back their ACKs for a third of the time
+  publish   messages in the way of --mode to users who are absent; at the end they log in and fetch what was accepted
+
+A message counts as lost when the gateway accepted it and its receiver was not handed it by the end of --settle-max; that must be longer
 than the gateway's ack.timeout, or a lost ACK looks like a lost message. A gateway of --start has ack.timeout=1s unless --set says
 otherwise, and must hold nothing at the end. Copies a receiver gets because it died before it had written down that it saw a message
 are no duplicates.
 
 Examples:
   holdfast bench verify --start
+  holdfast bench verify --start --load storm --users 500 --backlog 200
+  holdfast bench verify --start --load publish --mode http-batch --rate 5000
+  holdfast bench verify --start --load ackstorm --processes 2
   holdfast bench verify --start --duration 5m --users 5000 --rate 10000
   holdfast bench verify --server 10.0.0.7:7700 --kill-every 1s --lost-acks 0.1` + benchExits
 }
 
-const crashEveryDefault = 3 * time.Second
+const (
+	crashEveryDefault = 3 * time.Second
+	verifyLiveUsers   = 100       // of a storm
+	verifyTTL         = time.Hour // of published messages: what expires cannot be told from what is lost
+)
 
 // crashEvery is how often the gateway is killed.
 func (b *benchVerify) crashEvery() time.Duration {
 	switch {
 	case b.CrashEvery != nil:
 		return *b.CrashEvery
+	case b.Start && b.Load == "storm":
+		return b.WarmUp + stormCrash
 	case b.Start:
 		return crashEveryDefault
 	default:
@@ -218,20 +241,60 @@ func (b *benchVerify) crashEvery() time.Duration {
 	}
 }
 
+// load is the scenario among the faults, and how long it lasts.
+func (b *benchVerify) load() (bench.Scenario, spanFlags, error) {
+	span := b.spanFlags
+	third := b.Duration / 3
+	stages := stageFlags{Rate: b.Rate, Before: third, During: third, After: third}
+	var scenario bench.Scenario
+	var err error
+	switch b.Load {
+	case "storm":
+		span.Duration += b.WarmUp + stormMax
+		scenario, err = bench.Storm(bench.StormOptions{
+			Users: b.Users, Backlog: b.Backlog, PayloadBytes: b.Payload, LiveUsers: verifyLiveUsers, LiveRate: b.Rate, Calm: b.WarmUp,
+		})
+	case "slow":
+		scenario, err = bench.Slow(stages.misbehave(&b.loadFlags, b.Share))
+		span = stages.span()
+	case "ackstorm":
+		scenario, err = bench.AckStorm(stages.misbehave(&b.loadFlags, b.Share))
+		span = stages.span()
+	case "publish":
+		scenario, err = bench.Publish(bench.PublishOptions{
+			Mode: b.Mode, Publishers: b.Publishers, Rate: b.Rate, Users: b.Users, PayloadBytes: b.Payload, Batch: b.Batch, TTL: verifyTTL,
+		})
+	default:
+		scenario, err = bench.Fanout(b.fanout(b.Rate))
+	}
+	return scenario, span, err
+}
+
+const (
+	stormMax   = time.Minute            // bounds a storm among faults
+	stormCrash = 100 * time.Millisecond // into the storm, by default
+)
+
 // Run runs the scenario.
 func (b *benchVerify) Run(ctx context.Context, term *terminal) error {
-	scenario, err := bench.Verify(bench.VerifyOptions{
-		FanoutOptions: b.fanout(b.Rate), KillEvery: b.KillEvery, AwayMax: b.AwayMax,
-		LostACKs: b.LostAcks, DoubledACKs: b.DoubledAcks, CrashEvery: b.crashEvery(),
-	})
+	scenario, span, err := b.load()
+	if err == nil {
+		scenario, err = bench.Verify(scenario, bench.FaultOptions{
+			KillEvery: b.KillEvery, AwayMax: b.AwayMax, LostACKs: b.LostAcks, DoubledACKs: b.DoubledAcks, CrashEvery: b.crashEvery(),
+		})
+	}
+	if err == nil && b.crashEvery() > 0 && !b.Start {
+		err = errors.New("--crash-every kills the gateway that --start starts, and no other")
+	}
 	if b.Start {
 		b.Set = append([]string{"ack.timeout=1s"}, b.Set...)
 	}
-	return b.run(ctx, term, b.spanFlags, scenario, err)
+	return b.run(ctx, term, span, scenario, err)
 }
 
 // benchWorker is a further process of the generator.
 type benchWorker struct {
+	Load     bool   `help:"A part of a load; otherwise idle connections."`
 	TokenKey string `placeholder:"ALG:FILE" help:"Log in with tokens signed by this key."`
 }
 
@@ -240,6 +303,9 @@ func (b *benchWorker) Run(ctx context.Context, term *terminal) error {
 	token, err := benchTokens(b.TokenKey)
 	if err != nil {
 		return err
+	}
+	if b.Load {
+		return bench.Work(ctx, term.in, term.out, token)
 	}
 	return bench.Worker(ctx, term.in, term.out, token)
 }

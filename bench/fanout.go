@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -40,8 +41,6 @@ func (o *FanoutOptions) validate() error {
 		return errors.New("users must be at least 1")
 	case o.Publishers < 1 || o.Publishers > o.Users:
 		return errors.New("publishers must be at least 1 and at most the users: each user's messages come over one connection")
-	case o.Users+o.Publishers > connectionsMax():
-		return fmt.Errorf("users and publishers must be at most %d: this process may not open more connections", connectionsMax())
 	case o.Rate < 0:
 		return errors.New("the rate is negative")
 	case o.Window < 1:
@@ -92,8 +91,10 @@ func Fanout(o FanoutOptions) (Scenario, error) {
 			}
 			return f.ended()
 		},
-		Judge: func(_ *Run, report *Report) { judgeDeliveries(report, f, p, o.NoAck) },
-		Close: func() { closeLoad(f, p) },
+		Collect: func(_ *Run, res *Result) { collectLoad(res, f, p) },
+		Judge:   func(r *Run, report *Report) { judgeDeliveries(r, report, o.NoAck) },
+		Close:   func() { closeLoad(f, p) },
+		Split:   o.split, Connections: o.Users + o.Publishers,
 	}, nil
 }
 
@@ -107,9 +108,21 @@ func closeLoad(f *fleet, p *publishers) {
 	}
 }
 
+// collectLoad adds what a load of publishers on a fleet has counted beside its counters.
+func collectLoad(res *Result, f *fleet, p *publishers) {
+	stats := f.stats()
+	res.Sums["copies"] += int64(stats.Received)
+	res.Sums["duplicates"] += int64(stats.Duplicates)
+	res.Sums["ack_frames"] += int64(stats.AckFrames)
+	t := f.ledger.tally()
+	res.tally(strings.TrimSpace(f.o.label)).merge(&t)
+	res.addRefused(&p.refused)
+}
+
 // judgeDeliveries adds the figures of a load of publishers on a fleet, and the verdict of its ledger.
-func judgeDeliveries(report *Report, f *fleet, p *publishers, noAck bool) {
-	acked, word := f.acked.inSpan(), "acknowledged"
+func judgeDeliveries(r *Run, report *Report, noAck bool) {
+	res := r.result
+	acked, word := r.counted("acked").inSpan(), "acknowledged"
 	if noAck {
 		word = "received"
 	}
@@ -118,13 +131,12 @@ func judgeDeliveries(report *Report, f *fleet, p *publishers, noAck bool) {
 	if cpu, ok := report.perMillion(acked); ok {
 		report.figure("server_cpu_seconds_per_million", "server CPU per million deliveries", cpu, "s")
 	}
-	report.figure("published_per_second", "published and answered", float64(p.answer.inSpan())/span, "/s")
-	stats := f.stats()
-	if stats.AckFrames > 0 {
-		report.figure("messages_per_ack_frame", "messages per ACK frame", float64(f.acked.total.Load())/float64(stats.AckFrames), "")
+	report.figure("published_per_second", "published and answered", float64(r.counted("published").inSpan())/span, "/s")
+	if n := res.Sums["ack_frames"]; n > 0 {
+		report.figure("messages_per_ack_frame", "messages per ACK frame", float64(r.counted("acked").total.Load())/float64(n), "")
 	}
-	t := f.ledger.tally()
-	report.Tally = &t
+	t := res.tally("")
+	report.Tally = t
 	report.figure("sent", "messages sent", float64(t.Sent), "")
 	report.figure("accepted", "accepted", float64(t.Accepted), "")
 	report.figure("received", "received", float64(t.Received), "")
@@ -134,10 +146,10 @@ func judgeDeliveries(report *Report, f *fleet, p *publishers, noAck bool) {
 	if noAck && t.Lost > 0 {
 		report.figure("not_received", "not received (fire and forget)", float64(t.Lost), "")
 	}
-	if stats.Duplicates > 0 || t.Copies > 0 {
-		report.figure("copies", "copies the clients recognised", float64(stats.Duplicates)+float64(t.Copies), "")
+	if n := res.Sums["duplicates"] + t.Copies; n > 0 {
+		report.figure("copies", "copies the clients recognised", float64(n), "")
 	}
-	p.judge(report)
+	report.refusals(res)
 	report.Verdict.Failures = append(report.Verdict.Failures, t.failures(noAck)...)
 	if t.Unanswered > 0 {
 		report.fail("%d publishes were never answered", t.Unanswered)

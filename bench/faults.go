@@ -14,27 +14,25 @@ import (
 	"holdfast/codec"
 )
 
-// faultsOptions say what goes wrong, and how often.
-type faultsOptions struct {
-	killEvery  time.Duration // a receiver dies or loses its connection; 0: never
-	crashEvery time.Duration // kill -9 of the server; 0: never
-	awayMax    time.Duration // how long a dead receiver stays away at most
-	lostACKs   float64       // share of ACK frames that never leave
-	doubleACKs float64       // share that leaves twice
+// faults spoil the lives of a run's fleets: their connections go through here.
+type faults struct {
+	// Static after the fleets were made.
+	r      *Run
+	o      FaultOptions
+	fleets []*spoiled
+
+	kills, cuts   atomic.Int64
+	lost, doubled atomic.Int64 // ACK frames
+	failed        atomic.Pointer[error]
+	over          atomic.Bool // ACKs are neither lost nor doubled any more
 }
 
-// faults spoil a fleet's life: its connections go through here.
-type faults struct {
-	// Static after newFaults.
-	r      *Run
-	o      faultsOptions
+// spoiled is a fleet with faults.
+type spoiled struct {
+	// Static after attach.
+	x      *faults
 	f      *fleet
 	memory []idMemory // by user
-
-	kills, cuts, crashes atomic.Int64
-	lost, doubled        atomic.Int64 // ACK frames
-	failed               atomic.Pointer[error]
-	over                 atomic.Bool // ACKs are neither lost nor doubled any more
 
 	// Guarded by mu.
 	mu    sync.Mutex
@@ -43,11 +41,7 @@ type faults struct {
 	away  []bool       // killed and not logged in again: the next fault is for others
 }
 
-func newFaults(r *Run, users int, o faultsOptions) *faults {
-	return &faults{
-		r: r, o: o, memory: make([]idMemory, users), conns: make([]*faultConn, users), dead: make([]bool, users), away: make([]bool, users),
-	}
-}
+func newFaults(r *Run, o FaultOptions) *faults { return &faults{r: r, o: o} }
 
 // idMemory is what a receiver has written down of the ids it has seen, and what outlives it.
 type idMemory struct {
@@ -90,14 +84,17 @@ func (m *idMemory) Append(ids []string) error {
 // Close does nothing: the memory is the harness's.
 func (*idMemory) Close() error { return nil }
 
-// attach makes the fleet's connections and memories go through the faults.
+// attach makes a fleet's connections and memories go through the faults, and its clients impatient.
 func (x *faults) attach(f *fleet) {
-	x.f = f
-	for i := range x.memory {
-		x.memory[i].ledger = f.ledger
+	n := f.o.users
+	p := &spoiled{x: x, f: f, memory: make([]idMemory, n), conns: make([]*faultConn, n), dead: make([]bool, n), away: make([]bool, n)}
+	for i := range p.memory {
+		p.memory[i].ledger = f.ledger
 	}
-	f.o.dialConn = x.dialConn
-	f.o.dedup = func(user int) client.DedupStore { return &x.memory[user] }
+	f.o.dialConn = p.dialConn
+	f.o.dedup = func(user int) client.DedupStore { return &p.memory[user] }
+	f.o.patient = impatience
+	x.fleets = append(x.fleets, p)
 }
 
 // faultConn is a receiver's connection that loses and doubles ACKs.
@@ -112,21 +109,21 @@ type faultConn struct {
 	dead atomic.Bool // nothing leaves any more
 }
 
-func (x *faults) dialConn(ctx context.Context, user int, addr string) (net.Conn, error) {
-	x.mu.Lock()
-	dead := x.dead[user]
-	x.mu.Unlock()
+func (p *spoiled) dialConn(ctx context.Context, user int, addr string) (net.Conn, error) {
+	p.mu.Lock()
+	dead := p.dead[user]
+	p.mu.Unlock()
 	if dead {
-		return nil, fmt.Errorf("%s is dead: %w", userName(user), net.ErrClosed)
+		return nil, fmt.Errorf("%s is dead: %w", p.f.userName(user), net.ErrClosed)
 	}
-	nc, err := dialTCP(ctx, addr)
+	nc, err := p.f.r.dialUser(ctx, addr, p.f.first+user)
 	if err != nil {
 		return nil, err
 	}
-	c := &faultConn{Conn: nc, x: x, rnd: rand.New(rand.NewPCG(rand.Uint64(), uint64(user)))}
-	x.mu.Lock()
-	x.conns[user] = c
-	x.mu.Unlock()
+	c := &faultConn{Conn: nc, x: p.x, rnd: rand.New(rand.NewPCG(rand.Uint64(), uint64(user)))}
+	p.mu.Lock()
+	p.conns[user] = c
+	p.mu.Unlock()
 	return c, nil
 }
 
@@ -156,10 +153,10 @@ func (c *faultConn) spoil(dst, b []byte) []byte {
 			continue
 		}
 		switch luck := c.rnd.Float64(); {
-		case luck < c.x.o.lostACKs:
+		case luck < c.x.o.LostACKs:
 			c.x.lost.Add(1)
 			continue
-		case luck < c.x.o.lostACKs+c.x.o.doubleACKs:
+		case luck < c.x.o.LostACKs+c.x.o.DoubledACKs:
 			c.x.doubled.Add(1)
 			dst = append(dst, frame...)
 		}
@@ -177,17 +174,17 @@ func (c *faultConn) CloseWrite() error {
 }
 
 // cut breaks a user's connection, as a fault.
-func (x *faults) cut(user int) {
-	if x.disconnect(user) {
-		x.cuts.Add(1)
+func (p *spoiled) cut(user int) {
+	if p.disconnect(user) {
+		p.x.cuts.Add(1)
 	}
 }
 
 // disconnect breaks a user's connection, if he has one; the client comes back by itself.
-func (x *faults) disconnect(user int) bool {
-	x.mu.Lock()
-	c := x.conns[user]
-	x.mu.Unlock()
+func (p *spoiled) disconnect(user int) bool {
+	p.mu.Lock()
+	c := p.conns[user]
+	p.mu.Unlock()
 	if c == nil {
 		return false
 	}
@@ -195,39 +192,45 @@ func (x *faults) disconnect(user int) bool {
 	return true
 }
 
-// kill ends a receiver as kill -9 ends a program: what it has not written down is forgotten and nothing more is said.
-func (x *faults) kill(user int) {
-	x.mu.Lock()
-	x.dead[user], x.away[user] = true, true
-	c := x.conns[user]
-	x.mu.Unlock()
-	if c != nil {
-		c.dead.Store(true)
-		_ = c.Conn.Close() // broken already: just as well
-	}
-	rc := &x.f.members[user]
+// kill ends a receiver as kill -9 ends a program: what it has not written down is forgotten and nothing more is said. One that
+// is not logged in yet lives: nothing of its could be lost. It reports whether somebody died.
+func (p *spoiled) kill(user int) bool {
+	rc := &p.f.members[user]
 	rc.mu.Lock()
 	old := rc.c
 	rc.c = nil
 	rc.mu.Unlock()
-	if old != nil {
-		_ = old.Close() // always nil; it has nobody to say goodbye to
+	if old == nil {
+		return false
 	}
-	x.f.ledger.died(user)
-	x.kills.Add(1)
+	p.mu.Lock()
+	p.dead[user], p.away[user] = true, true
+	c := p.conns[user]
+	p.mu.Unlock()
+	if c != nil {
+		c.dead.Store(true)
+		_ = c.Conn.Close() // broken already: just as well
+	}
+	_ = old.Close() // always nil; it has nobody to say goodbye to
+	p.f.formerMu.Lock()
+	addStats(&p.f.former, old.Stats())
+	p.f.formerMu.Unlock()
+	p.f.ledger.died(user)
+	p.x.kills.Add(1)
+	return true
 }
 
 // revive starts a killed receiver anew, with what it had written down.
-func (x *faults) revive(ctx context.Context, user int) error {
-	x.mu.Lock()
-	x.dead[user] = false
-	x.mu.Unlock()
-	if err := x.f.members[user].dial(ctx); err != nil {
-		return fmt.Errorf("%s does not come back: %w", userName(user), err)
+func (p *spoiled) revive(ctx context.Context, user int) error {
+	p.mu.Lock()
+	p.dead[user] = false
+	p.mu.Unlock()
+	if err := p.f.members[user].dial(ctx); err != nil {
+		return fmt.Errorf("%s does not come back: %w", p.f.userName(user), err)
 	}
-	x.mu.Lock()
-	x.away[user] = false
-	x.mu.Unlock()
+	p.mu.Lock()
+	p.away[user] = false
+	p.mu.Unlock()
 	return nil
 }
 
@@ -236,24 +239,12 @@ const reviveMax = 30 * time.Second
 
 // run makes faults until ctx ends, and returns when everybody it killed is back.
 func (x *faults) run(ctx context.Context) error {
-	var busy sync.WaitGroup
+	if x.o.KillEvery <= 0 {
+		return nil
+	}
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviveMax+x.r.o.Duration+x.r.o.WarmUp)
 	defer cancel()
-	if x.o.killEvery > 0 {
-		busy.Go(func() { x.haunt(ctx, after) })
-	}
-	if x.o.crashEvery > 0 {
-		busy.Go(func() {
-			for rest(ctx, x.o.crashEvery) {
-				x.crashes.Add(1)
-				if err := x.r.server.crash(after); err != nil {
-					x.fail(fmt.Errorf("the server does not come back: %w", err))
-					return
-				}
-			}
-		})
-	}
-	busy.Wait()
+	x.haunt(ctx, after)
 	if err := x.failed.Load(); err != nil {
 		return *err
 	}
@@ -264,27 +255,90 @@ func (x *faults) fail(err error) { x.failed.CompareAndSwap(nil, &err) }
 
 // haunt kills and cuts users in turn, at random.
 func (x *faults) haunt(ctx, after context.Context) {
-	rnd := rand.New(rand.NewPCG(x.r.id, 1))
+	rnd := rand.New(rand.NewPCG(x.r.id, uint64(x.r.index)+1))
 	var away sync.WaitGroup
 	defer away.Wait()
-	for n := 0; rest(ctx, x.o.killEvery); n++ {
-		user := rnd.IntN(len(x.f.members))
-		x.mu.Lock()
-		gone := x.away[user]
-		x.mu.Unlock()
-		switch {
-		case gone:
-		case n%2 == 0:
-			x.cut(user)
-		default:
-			x.kill(user)
-			pause := time.Duration(rnd.Int64N(int64(x.o.awayMax) + 1))
-			away.Go(func() {
-				rest(ctx, pause)
-				if err := x.revive(after, user); err != nil {
-					x.fail(err)
-				}
-			})
+	for n := 0; rest(ctx, x.o.KillEvery); n++ {
+		p, user := x.pick(rnd)
+		if p == nil || p.isAway(user) {
+			continue
 		}
+		if n%2 == 0 {
+			p.cut(user)
+			continue
+		}
+		if !p.kill(user) {
+			continue
+		}
+		pause := time.Duration(rnd.Int64N(int64(x.o.AwayMax) + 1))
+		away.Go(func() {
+			rest(ctx, pause)
+			if err := p.revive(after, user); err != nil {
+				x.fail(err)
+			}
+		})
+	}
+}
+
+// pick chooses a user among those of all fleets; nil: there is nobody.
+func (x *faults) pick(rnd *rand.Rand) (*spoiled, int) {
+	total := 0
+	for _, p := range x.fleets {
+		total += len(p.memory)
+	}
+	if total == 0 {
+		return nil, 0
+	}
+	n := rnd.IntN(total)
+	for _, p := range x.fleets {
+		if n < len(p.memory) {
+			return p, n
+		}
+		n -= len(p.memory)
+	}
+	return nil, 0
+}
+
+func (p *spoiled) isAway(user int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.away[user]
+}
+
+// calm ends the faults until done: ACKs are lost no longer, and receivers log in anew from time to time, for a message whose ACKs
+// were lost on every live attempt waits for that.
+func (x *faults) calm(ctx context.Context, done <-chan struct{}) {
+	x.over.Store(true)
+	again := time.NewTicker(loginsApart)
+	defer again.Stop()
+	for {
+		select {
+		case <-again.C:
+			for _, p := range x.fleets {
+				for user := range p.memory {
+					p.disconnect(user)
+				}
+			}
+		case <-done:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// faultName is the name of a count in results and in the table.
+type faultName struct{ key, label string }
+
+func faultNames() []faultName {
+	return []faultName{
+		{"receiver_kills", "receivers killed"}, {"connections_cut", "connections cut"},
+		{"acks_lost", "ACK frames lost"}, {"acks_doubled", "ACK frames doubled"},
+	}
+}
+
+func (x *faults) collect(res *Result) {
+	for i, n := range []int64{x.kills.Load(), x.cuts.Load(), x.lost.Load(), x.doubled.Load()} {
+		res.Sums[faultNames()[i].key] += n
 	}
 }

@@ -45,11 +45,15 @@ type fleet struct {
 	// Static after newFleet.
 	r         *Run
 	o         fleetOptions
+	first     int // number of the first user: other processes of the generator have those before and after
 	ledger    *ledger
 	acked     *Counter // ACKs given to the socket; with fire and forget, messages received
 	toReceive *Latency
 	toAck     *Latency
 	members   []receiver
+
+	formerMu sync.Mutex
+	former   client.Stats // of clients that were killed and replaced; guarded by formerMu
 }
 
 // receiver is one user.
@@ -76,7 +80,8 @@ type receiving interface {
 
 // newFleet makes the recorders; connect opens the connections.
 func newFleet(r *Run, o fleetOptions) *fleet {
-	f := &fleet{r: r, o: o, ledger: newLedger(r.id, o.users), members: make([]receiver, o.users)}
+	f := &fleet{r: r, o: o, first: r.first(o.label), ledger: newLedger(r.id, o.users), members: make([]receiver, o.users)}
+	f.ledger.first = f.first
 	f.acked = r.counter(o.label + "acked")
 	if o.stages == nil {
 		f.toReceive = r.latency(o.label + "publish to receive")
@@ -85,15 +90,18 @@ func newFleet(r *Run, o fleetOptions) *fleet {
 	for i := range f.members {
 		f.members[i].f, f.members[i].index = f, i
 	}
+	if r.faults != nil {
+		r.faults.attach(f)
+	}
 	return f
 }
 
 // userName is the name of a user of this fleet.
 func (f *fleet) userName(user int) string {
 	if f.o.label == "" {
-		return userName(user)
+		return userName(f.first + user)
 	}
-	return userName(user) + "-" + strings.TrimSpace(f.o.label)
+	return userName(f.first+user) + "-" + strings.TrimSpace(f.o.label)
 }
 
 // connect logs everybody in, some at a time, and returns the first error.
@@ -189,7 +197,7 @@ func (rc *receiver) dialConn(ctx context.Context, addr string) (net.Conn, error)
 	if rc.f.o.dialConn != nil {
 		nc, err = rc.f.o.dialConn(ctx, rc.index, addr)
 	} else {
-		nc, err = dialTCP(ctx, addr)
+		nc, err = rc.f.r.dialUser(ctx, addr, rc.f.first+rc.index)
 	}
 	if err != nil {
 		return nil, err
@@ -199,6 +207,11 @@ func (rc *receiver) dialConn(ctx context.Context, addr string) (net.Conn, error)
 		nc = rc.f.o.wrap(rc.index, nc)
 	}
 	return nc, nil
+}
+
+// dialUser opens a user's connection, from one of several addresses of this machine when the ports of one would not do.
+func (r *Run) dialUser(ctx context.Context, addr string, user int) (net.Conn, error) {
+	return dialFrom(ctx, addr, source(order{Addr: addr, PerSource: r.perSource}, user))
 }
 
 // dialTCP opens a plain connection, without the kernel's keep-alive probes: the protocol has its own.
@@ -340,6 +353,9 @@ func (f *fleet) unacked() int {
 
 // stats adds up the clients' counters.
 func (f *fleet) stats() (sum client.Stats) {
+	f.formerMu.Lock()
+	sum = f.former
+	f.formerMu.Unlock()
 	for i := range f.members {
 		rc := &f.members[i]
 		rc.mu.Lock()
@@ -348,15 +364,18 @@ func (f *fleet) stats() (sum client.Stats) {
 		if c == nil {
 			continue
 		}
-		s := c.Stats()
-		sum.Received += s.Received
-		sum.Duplicates += s.Duplicates
-		sum.Dropped += s.Dropped
-		sum.AckFrames += s.AckFrames
-		sum.Logins += s.Logins
-		sum.Disconnects += s.Disconnects
+		addStats(&sum, c.Stats())
 	}
 	return sum
+}
+
+func addStats(sum *client.Stats, s client.Stats) {
+	sum.Received += s.Received
+	sum.Duplicates += s.Duplicates
+	sum.Dropped += s.Dropped
+	sum.AckFrames += s.AckFrames
+	sum.Logins += s.Logins
+	sum.Disconnects += s.Disconnects
 }
 
 // ended is the first client that has ended for good, which none should.
@@ -370,7 +389,7 @@ func (f *fleet) ended() error {
 			continue
 		}
 		if err := c.Err(); err != nil && !errors.Is(err, client.ErrClosed) {
-			return fmt.Errorf("the session of %s ended: %w", userName(i), err)
+			return fmt.Errorf("the session of %s ended: %w", f.userName(i), err)
 		}
 	}
 	return nil

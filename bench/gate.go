@@ -23,7 +23,9 @@ type gate struct {
 // gatedConn is the connection of a user the gate is for.
 type gatedConn struct {
 	net.Conn
-	g *gate
+	g       *gate
+	left    chan struct{} // closed when the client leaves: then it waits for nothing
+	leaving sync.Once
 
 	// Guarded by mu, which is held over writes so that what was held back leaves before what came later.
 	mu   sync.Mutex
@@ -35,7 +37,7 @@ func (g *gate) wrap(user int, nc net.Conn) net.Conn {
 	if !g.closedFor(user) {
 		return nc
 	}
-	c := &gatedConn{Conn: nc, g: g}
+	c := &gatedConn{Conn: nc, g: g, left: make(chan struct{})}
 	g.mu.Lock()
 	g.conns = append(g.conns, c)
 	g.mu.Unlock()
@@ -80,7 +82,10 @@ func (g *gate) waiting() chan struct{} {
 func (c *gatedConn) Read(b []byte) (int, error) {
 	if c.g.reads {
 		if shut := c.g.waiting(); shut != nil {
-			<-shut
+			select {
+			case <-shut:
+			case <-c.left:
+			}
 		}
 	}
 	return c.Conn.Read(b)
@@ -130,8 +135,15 @@ func (c *gatedConn) releaseLocked() {
 	}
 }
 
-// CloseWrite ends the write side, as the library does when it leaves in order.
+// Close ends the connection, and a read that waits at the gate.
+func (c *gatedConn) Close() error {
+	c.leaving.Do(func() { close(c.left) })
+	return c.Conn.Close()
+}
+
+// CloseWrite ends the write side, as the library does when it leaves in order, and a read that waits at the gate.
 func (c *gatedConn) CloseWrite() error {
+	c.leaving.Do(func() { close(c.left) })
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

@@ -18,7 +18,10 @@ const (
 
 // ledger holds what was sent to each user and what arrived. Its methods may be called from any goroutine.
 type ledger struct {
-	run      uint64
+	// Static after newLedger.
+	run   uint64
+	first int // number of the first user in stamps and ids; other processes of the generator have those before and after
+
 	accounts []account
 
 	sent, accepted, refused, unanswered atomic.Int64
@@ -87,9 +90,9 @@ func (l *ledger) receive(receiver int, s *stamp) (first bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case uint64(s.user) != uint64(receiver):
+	case uint64(s.user) != uint64(l.first+receiver):
 		a.misdelivered++
-		a.example("for user %s at user %s: %s", userName(int(s.user)), userName(receiver), messageID(s.run, s.user, s.seq))
+		a.example("for user %s at user %s: %s", userName(int(s.user)), userName(l.first+receiver), messageID(s.run, s.user, s.seq))
 		return false
 	case uint64(s.seq) >= uint64(len(a.marks)):
 		a.unknown++
@@ -118,10 +121,10 @@ func (l *ledger) receive(receiver int, s *stamp) (first bool) {
 // remember notes that a receiver wrote an id into the memory that survives it.
 func (l *ledger) remember(id string) {
 	run, user, seq, ok := parseMessageID(id)
-	if !ok || run != l.run || uint64(user) >= uint64(len(l.accounts)) {
+	if !ok || run != l.run || uint64(user) < uint64(l.first) || uint64(user) >= uint64(l.first+len(l.accounts)) {
 		return
 	}
-	a := &l.accounts[user]
+	a := &l.accounts[int(user)-l.first]
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if uint64(seq) < uint64(len(a.marks)) {
@@ -182,7 +185,7 @@ func (l *ledger) tally() Tally {
 		for seq, m := range a.marks {
 			if m&markAccepted != 0 && m&markReceived == 0 {
 				t.Lost++
-				a.example("lost: %s", messageID(l.run, uint32(user), uint32(seq)))
+				a.example("lost: %s", messageID(l.run, uint32(l.first+user), uint32(seq)))
 			}
 		}
 		t.Copies += int64(a.copies)

@@ -43,9 +43,8 @@ type misbehaveLoad struct {
 	p *publishers
 
 	stages *stages
-	memory [3]reading // before, at the end of the misbehaviour, after everything has settled
-	opened int64      // when they behaved again
-	normal int64      // ns from then until nobody who had misbehaved was behind any more; 0: not in time
+	opened int64 // when they behaved again
+	normal int64 // ns from then until nobody who had misbehaved was behind any more; 0: not in time
 }
 
 // Slow is the scenario in which a share of the readers reads nothing for a time: the latency of the others before, meanwhile and after.
@@ -69,14 +68,16 @@ func misbehave(name string, o MisbehaveOptions, reads bool) (Scenario, error) {
 			if ctx.Err() == nil && l.normal == 0 {
 				l.normal = r.now() - l.opened
 			}
-			l.memory[2] = r.sampler.read()
+			r.mark(markSettled)
 			return l.f.ended()
 		},
-		Judge: func(_ *Run, report *Report) { l.judge(report) },
+		Collect: func(_ *Run, res *Result) { l.collect(res) },
+		Judge:   judgeMisbehaviour,
 		Close: func() {
 			l.g.open() // a reader that waits at the gate could not be closed
 			closeLoad(l.f, l.p)
 		},
+		Split: o.split, Connections: o.Users + o.Publishers,
 	}, nil
 }
 
@@ -100,12 +101,12 @@ func (l *misbehaveLoad) load(ctx context.Context, r *Run) error {
 	done := make(chan error, 1)
 	go func() { done <- l.p.load(loadCtx) }()
 	rest(ctx, l.o.Before)
-	l.memory[0] = r.sampler.read()
+	r.mark(markBefore)
 	usual, slack := l.behind(), int64(l.o.Rate/20) // 50 ms of traffic are always under way
 	l.g.close()
 	l.stages.begin(1, r.now())
 	rest(ctx, l.o.During)
-	l.memory[1] = r.sampler.read()
+	r.mark(markDuring)
 	l.opened = r.now()
 	l.stages.begin(2, l.opened)
 	l.g.open()
@@ -119,22 +120,33 @@ func (l *misbehaveLoad) load(ctx context.Context, r *Run) error {
 // behind is how many accepted messages are not acknowledged yet.
 func (l *misbehaveLoad) behind() int64 { return l.f.ledger.accepted.Load() - l.f.acked.total.Load() }
 
-func (l *misbehaveLoad) judge(report *Report) {
-	judgeDeliveries(report, l.f, l.p, false)
-	before, during := l.stages.latencies[0].merged(), l.stages.latencies[1].merged()
+// The moments at which the server's memory is noted: before, at the end of the misbehaviour, after everything has settled.
+const markBefore, markDuring, markSettled = "before", "during", "settled"
+
+func (l *misbehaveLoad) collect(res *Result) {
+	collectLoad(res, l.f, l.p)
+	res.Longest["normal"] = l.normal
+	if l.normal == 0 {
+		res.Failures = append(res.Failures, "not everything was acknowledged in time after the misbehaviour")
+	}
+}
+
+func judgeMisbehaviour(r *Run, report *Report) {
+	judgeDeliveries(r, report, false)
+	res := r.result
+	before, during := r.latencyNamed("others before").merged(), r.latencyNamed("others during").merged()
 	if before.TotalCount() > 0 && during.TotalCount() > 0 {
 		report.figure("others_p99_ratio", "p99 of the others, during over before", float64(during.ValueAtQuantile(99))/float64(max(before.ValueAtQuantile(99), 1)), "")
 	}
-	if n := l.f.ledger.received.Load(); n > 0 {
-		report.figure("copies_per_message", "copies sent per message", float64(l.f.stats().Received)/float64(n), "")
+	if n := res.tally("").Received; n > 0 {
+		report.figure("copies_per_message", "copies sent per message", float64(res.Sums["copies"])/float64(n), "")
 	}
-	if l.normal > 0 {
-		report.figure("normal_after_seconds", "back to normal after", seconds(l.normal), "s")
-	} else {
-		report.fail("not everything was acknowledged in time after the misbehaviour")
+	if len(res.Failures) == 0 {
+		report.figure("normal_after_seconds", "back to normal after", seconds(res.Longest["normal"]), "s")
 	}
-	if l.memory[0].ok && l.memory[1].ok && l.memory[2].ok {
-		report.figure("rss_growth_bytes", "server memory, growth during", float64(l.memory[1].server.rssBytes-l.memory[0].server.rssBytes), "bytes")
-		report.figure("rss_growth_after_bytes", "server memory, growth until all settled", float64(l.memory[2].server.rssBytes-l.memory[0].server.rssBytes), "bytes")
+	start, end, settled := r.marked(markBefore).first, r.marked(markDuring).last, r.marked(markSettled).last
+	if start.ok && end.ok && settled.ok {
+		report.figure("rss_growth_bytes", "server memory, growth during", float64(end.server.rssBytes-start.server.rssBytes), "bytes")
+		report.figure("rss_growth_after_bytes", "server memory, growth until all settled", float64(settled.server.rssBytes-start.server.rssBytes), "bytes")
 	}
 }

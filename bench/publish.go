@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,8 +42,8 @@ func (o *PublishOptions) validate() error {
 	switch {
 	case o.Mode != PublishHTTP && o.Mode != PublishHTTPBatch && o.Mode != PublishFrames:
 		return fmt.Errorf("mode %q is not %s, %s or %s", o.Mode, PublishHTTP, PublishHTTPBatch, PublishFrames)
-	case o.Publishers < 1 || o.Users < 1:
-		return errors.New("publishers and users must be at least 1")
+	case o.Publishers < 1 || o.Publishers > o.Users:
+		return errors.New("publishers must be at least 1 and at most the users: each user's messages come over one connection")
 	case o.Rate < 0:
 		return errors.New("the rate is negative")
 	case o.PayloadBytes < PayloadBytesMin || o.PayloadBytes > 60<<10:
@@ -63,11 +63,8 @@ type sender interface {
 	close()
 }
 
-// outgoing is one batch: numbers of messages and when they were meant to be sent.
-type outgoing struct {
-	first    int64
-	intended []int64
-}
+// outgoing is one batch: whose messages, their numbers, and when they were meant to be sent.
+type outgoing struct{ stamps []stamp }
 
 // publishLoad is the running scenario.
 type publishLoad struct {
@@ -76,8 +73,8 @@ type publishLoad struct {
 	answers *Latency
 	answer  *Counter
 	senders []sender
+	f       *fleet // the absent users, who come for their messages at the end of verify; nil: they never come
 
-	next              atomic.Int64 // numbers of messages, over all publishers
 	waiting, accepted atomic.Int64
 	broken            atomic.Int64 // messages nobody knows the fate of
 	refused           refusals
@@ -96,16 +93,16 @@ func Publish(o PublishOptions) (Scenario, error) {
 		Name: "publish", Parameters: o,
 		Connect: p.connect,
 		Load:    p.load,
-		Settle: func(ctx context.Context, _ *Run) error {
-			until(ctx, func() bool { return p.waiting.Load() == 0 })
-			return nil
-		},
-		Judge: func(_ *Run, report *Report) { p.judge(report) },
+		Settle:  p.settle,
+		Collect: func(_ *Run, res *Result) { p.collect(res) },
+		Judge:   judgePublish,
 		Close: func() {
 			for _, s := range p.senders {
 				s.close()
 			}
+			closeLoad(p.f, nil)
 		},
+		Split: p.o.split, Connections: o.Publishers,
 	}, nil
 }
 
@@ -113,6 +110,9 @@ func (p *publishLoad) connect(ctx context.Context, r *Run) error {
 	p.r = r
 	p.answer = r.counter("published")
 	p.answers = r.latency("publish to answer")
+	if r.faults != nil {
+		p.f = newFleet(r, fleetOptions{users: p.o.Users, label: absentLabel, skip: func(int) bool { return true }})
+	}
 	for i := range p.o.Publishers {
 		if p.o.Mode != PublishFrames {
 			p.senders = append(p.senders, newHTTPSender(p))
@@ -133,7 +133,7 @@ func (p *publishLoad) load(ctx context.Context, _ *Run) error {
 	var busy sync.WaitGroup
 	for i, s := range p.senders {
 		busy.Go(func() {
-			if err := p.publish(ctx, s); err != nil && ctx.Err() == nil {
+			if err := p.publish(ctx, i, s); err != nil && ctx.Err() == nil {
 				cancel(fmt.Errorf("publisher %d: %w", i, err))
 			}
 		})
@@ -146,38 +146,53 @@ func (p *publishLoad) load(ctx context.Context, _ *Run) error {
 }
 
 // publish sends batches until ctx ends: those that are due, or the next one as soon as the sender takes it.
-func (p *publishLoad) publish(ctx context.Context, s sender) error {
+func (p *publishLoad) publish(ctx context.Context, publisher int, s sender) error {
 	pace := newPacer(p.r, max(p.o.Rate, 1)/float64(len(p.senders)))
+	pick := &picker{first: publisher, step: len(p.senders), users: p.o.Users}
+	numbers := make([]uint32, p.o.Users)
 	for ctx.Err() == nil {
-		b := &outgoing{}
+		first, n := int64(0), int64(p.o.Batch)
 		if p.o.Rate > 0 {
-			first, n, ok := pace.due(ctx, int64(p.o.Batch))
-			if !ok {
+			var ok bool
+			if first, n, ok = pace.due(ctx, n); !ok {
 				return nil
 			}
-			for i := range n {
-				b.intended = append(b.intended, pace.intended(first+i))
-			}
-		} else {
-			now := p.r.now()
-			b.intended = make([]int64, p.o.Batch)
-			for i := range b.intended {
-				b.intended[i] = now
-			}
 		}
-		n := int64(len(b.intended))
-		b.first = p.next.Add(n) - n
+		b, now := &outgoing{stamps: make([]stamp, n)}, p.r.now()
+		for i := range b.stamps {
+			intended := now
+			if p.o.Rate > 0 {
+				intended = pace.intended(first + int64(i))
+			}
+			b.stamps[i] = p.stamp(pick.next(), numbers, intended)
+		}
 		p.waiting.Add(n)
 		if err := s.send(ctx, b, func(accepted int, why, err error) { p.answered(b, accepted, why, err) }); err != nil {
-			return err
+			if p.f == nil || ctx.Err() != nil {
+				return err
+			}
+			rest(ctx, retryPause) // the server is being killed: nobody knows about this batch, the next one has better luck
 		}
 	}
 	return nil
 }
 
+// retryPause is how long a publisher waits after a request whose outcome nobody knows.
+const retryPause = 50 * time.Millisecond
+
+// stamp is the next message of a user; numbers are those of the publisher's own users.
+func (p *publishLoad) stamp(user int, numbers []uint32, intended int64) stamp {
+	s := stamp{run: p.r.id, user: uint32(p.r.first(absentLabel) + user), seq: numbers[user], intended: intended}
+	numbers[user]++
+	if p.f != nil {
+		p.f.ledger.send(user)
+	}
+	return s
+}
+
 // answered takes the outcome of a batch.
 func (p *publishLoad) answered(b *outgoing, accepted int, why, err error) {
-	n := len(b.intended)
+	n := len(b.stamps)
 	defer p.waiting.Add(-int64(n))
 	if err != nil {
 		p.broken.Add(int64(n))
@@ -186,7 +201,7 @@ func (p *publishLoad) answered(b *outgoing, accepted int, why, err error) {
 	}
 	now := p.r.now()
 	for i := range accepted {
-		p.answers.record(int(b.first), b.intended[i], now)
+		p.answers.record(i, b.stamps[i].intended, now)
 	}
 	p.accepted.Add(int64(accepted))
 	p.answer.add(accepted)
@@ -195,36 +210,70 @@ func (p *publishLoad) answered(b *outgoing, accepted int, why, err error) {
 			p.refused.add(why)
 		}
 	}
+	p.enter(b, accepted)
 }
 
-func (p *publishLoad) judge(report *Report) {
-	n := p.answer.inSpan()
+// enter puts an answer into the ledger of those who come for their messages. Of a batch that was taken in part nobody says here
+// which messages it was: none of them is claimed to have been accepted.
+func (p *publishLoad) enter(b *outgoing, accepted int) {
+	if p.f == nil || (accepted > 0 && accepted < len(b.stamps)) {
+		return
+	}
+	for i := range b.stamps {
+		p.f.ledger.answer(int(b.stamps[i].user)-p.f.first, b.stamps[i].seq, accepted > 0)
+	}
+}
+
+// settle waits for the answers; then, with faults, everybody comes for what was accepted.
+func (p *publishLoad) settle(ctx context.Context, _ *Run) error {
+	until(ctx, func() bool { return p.waiting.Load() == 0 })
+	if p.f == nil {
+		return nil
+	}
+	if err := p.f.connect(ctx); err != nil {
+		return err
+	}
+	until(ctx, func() bool { return p.f.ledger.received.Load() >= p.f.ledger.accepted.Load() && p.f.unacked() == 0 })
+	return p.f.ended()
+}
+
+func (p *publishLoad) collect(res *Result) {
+	res.Sums["accepted"] += p.accepted.Load()
+	res.Sums["unanswered"] += p.broken.Load() + p.waiting.Load()
+	res.addRefused(&p.refused)
+	if p.f == nil {
+		return
+	}
+	t := p.f.ledger.tally()
+	res.tally(strings.TrimSpace(absentLabel)).merge(&t)
+}
+
+func judgePublish(r *Run, report *Report) {
+	res, n := r.result, r.counted("published").inSpan()
 	report.figure("published_per_second", "published and answered", float64(n)/max(report.MeasuredSeconds, 1e-9), "/s")
 	if cpu, ok := report.perMillion(n); ok {
 		report.figure("server_cpu_seconds_per_million", "server CPU per million messages", cpu, "s")
 	}
-	report.figure("accepted", "accepted", float64(p.accepted.Load()), "")
-	p.refused.mu.Lock()
-	for why, n := range p.refused.why {
-		report.figure("refused_"+metricWord(why), "refused: "+why, float64(n), "")
-	}
-	p.refused.mu.Unlock()
-	if broken := p.broken.Load() + p.waiting.Load(); broken > 0 {
-		report.fail("%d messages were never answered", broken)
+	report.figure("accepted", "accepted", float64(res.Sums["accepted"]), "")
+	report.refusals(res)
+	unanswered := res.Sums["unanswered"]
+	if t, ok := res.Tallies[strings.TrimSpace(absentLabel)]; ok {
+		report.Tally = t
+		report.figure("received", "received at the end", float64(t.Received), "")
+		report.figure("unanswered", "never answered: such may be there or not", float64(unanswered), "")
+		report.Verdict.Failures = append(report.Verdict.Failures, t.failures(false)...)
+	} else if unanswered > 0 {
+		report.fail("%d messages were never answered", unanswered)
 	}
 	if n == 0 {
 		report.fail("nothing was accepted in the measured span")
 	}
 }
 
-// absentUser is who message n goes to: nobody logs in under that name.
-func (p *publishLoad) absentUser(n int64) string {
-	return "bench-absent-" + strconv.FormatInt(n%int64(p.o.Users), 10)
-}
+// absentLabel tells the users of this scenario: nobody logs in under their names while it publishes.
+const absentLabel = "absent "
 
-func (p *publishLoad) messageID(n int64) string {
-	return messageID(p.r.id, uint32(n>>32), uint32(n))
-}
+func (p *publishLoad) absentUser(s *stamp) string { return userName(int(s.user)) + "-absent" }
 
 // frameSender publishes over the TCP port. The client keeps the server's window of frames full.
 type frameSender struct {
@@ -233,7 +282,7 @@ type frameSender struct {
 }
 
 func (p *publishLoad) dialFrames(ctx context.Context, i int) (*frameSender, error) {
-	name := fmt.Sprintf("bench-publisher-%d", i)
+	name := p.r.publisherName("", i)
 	c, err := client.Dial(ctx, client.Options{
 		Addrs: []string{p.r.o.Target.Addr}, User: name, Publisher: true, ClientName: "holdfast-bench", DialAttempts: -1,
 		Token: p.r.token(name, true), PublishBatch: p.o.Batch, DialConn: dialTCP,
@@ -246,14 +295,13 @@ func (p *publishLoad) dialFrames(ctx context.Context, i int) (*frameSender, erro
 
 func (s *frameSender) send(ctx context.Context, b *outgoing, done func(int, error, error)) error {
 	p := s.p
-	msgs := make([]client.Outgoing, len(b.intended))
-	payloads := make([]byte, len(b.intended)*p.o.PayloadBytes)
+	msgs := make([]client.Outgoing, len(b.stamps))
+	payloads := make([]byte, len(b.stamps)*p.o.PayloadBytes)
 	for i := range msgs {
-		n := b.first + int64(i)
+		s := &b.stamps[i]
 		payload := payloads[i*p.o.PayloadBytes:][:p.o.PayloadBytes:p.o.PayloadBytes]
-		mark := stamp{run: p.r.id, seq: uint32(n), intended: b.intended[i]}
-		mark.put(payload)
-		msgs[i] = client.Outgoing{ID: p.messageID(n), User: p.absentUser(n), Payload: payload, TTL: p.o.TTL}
+		s.put(payload)
+		msgs[i] = client.Outgoing{ID: messageID(s.run, s.user, s.seq), User: p.absentUser(s), Payload: payload, TTL: p.o.TTL}
 	}
 	err := s.c.PublishAsync(ctx, msgs, func(results []client.Result, _ error) {
 		accepted := 0

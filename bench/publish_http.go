@@ -51,15 +51,14 @@ func (s *httpSender) encode(b *outgoing) {
 	if p.o.Mode == PublishHTTPBatch {
 		body = append(body, '[')
 	}
-	for i := range b.intended {
-		n := b.first + int64(i)
+	for i := range b.stamps {
+		mark := &b.stamps[i]
 		if i > 0 {
 			body = append(body, ',')
 		}
-		mark := stamp{run: p.r.id, seq: uint32(n), intended: b.intended[i]}
 		mark.put(s.payload)
-		body = append(append(body, `{"user":"`...), p.absentUser(n)...)
-		body = append(append(body, `","message_id":"`...), p.messageID(n)...)
+		body = append(append(body, `{"user":"`...), p.absentUser(mark)...)
+		body = append(append(body, `","message_id":"`...), messageID(mark.run, mark.user, mark.seq)...)
 		body = append(append(body, `","ttl":"`...), p.o.TTL.String()...)
 		body = append(body, `","payload":"`...)
 		body = append(base64.StdEncoding.AppendEncode(body, s.payload), `"}`...)
@@ -89,7 +88,7 @@ func (s *httpSender) post(ctx context.Context, b *outgoing) (accepted int, why, 
 	if err != nil {
 		return 0, nil, fmt.Errorf("publishing over HTTP: %w", err)
 	}
-	return readAnswer(resp.StatusCode, answer, len(b.intended), s.p.o.Mode == PublishHTTPBatch)
+	return readAnswer(resp.StatusCode, answer, len(b.stamps), s.p.o.Mode == PublishHTTPBatch)
 }
 
 // readAnswer takes the number of accepted messages from an answer. A refusal that may pass is no error; one that says that the

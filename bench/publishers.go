@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +22,6 @@ type publishersOptions struct {
 	noAck      bool
 	messages   int64 // end after this many; 0: none
 	batch      int   // messages in one PUBLISH frame at most
-	retry      time.Duration
 }
 
 // publishers drive a fleet over PUBLISH frames. Each has a connection and the users whose index fits its own, so that one user's
@@ -86,7 +84,7 @@ func newPublishers(r *Run, f *fleet, o publishersOptions) *publishers {
 // connect logs the publishers in.
 func (p *publishers) connect(ctx context.Context) error {
 	for i := range p.o.publishers {
-		name := fmt.Sprintf("bench-publisher-%s%d", strings.TrimSpace(p.f.o.label), i)
+		name := p.r.publisherName(p.f.o.label, i)
 		c, err := p.open(ctx, name)
 		if err != nil {
 			return fmt.Errorf("login of publisher %d: %w", i, err)
@@ -116,8 +114,8 @@ func (p *publishers) open(ctx context.Context, name string) (publishing, error) 
 }
 
 func (p *publishers) backoff() time.Duration {
-	if p.o.retry > 0 {
-		return p.o.retry
+	if p.r.faults != nil {
+		return impatience
 	}
 	return 5 * time.Second
 }
@@ -254,7 +252,7 @@ func (p *publishers) newBatch(free chan *batch) *batch {
 // add puts the next message of a user into the batch.
 func (b *batch) add(user int, intended int64) {
 	p := b.p
-	s := stamp{run: p.r.id, user: uint32(user), seq: p.f.ledger.send(user), intended: intended}
+	s := stamp{run: p.r.id, user: uint32(p.f.first + user), seq: p.f.ledger.send(user), intended: intended}
 	from := len(b.msgs) * p.o.payload
 	payload := b.payload[from : from+p.o.payload : from+p.o.payload]
 	s.put(payload)
@@ -275,7 +273,7 @@ func (b *batch) publish(ctx context.Context, c publishing) error {
 		return nil
 	}
 	for i := range b.stamps {
-		b.p.f.ledger.answer(int(b.stamps[i].user), b.stamps[i].seq, false)
+		b.p.f.ledger.answer(int(b.stamps[i].user)-b.p.f.first, b.stamps[i].seq, false)
 		b.p.refused.add(errNotSent)
 	}
 	if ctx.Err() != nil {
@@ -293,18 +291,19 @@ func (b *batch) answered(results []client.Result, _ error) {
 	accepted := 0
 	for i := range results {
 		s := &b.stamps[i]
+		user := int(s.user) - p.f.first
 		switch err := results[i].Err; {
 		case err == nil:
-			p.f.ledger.answer(int(s.user), s.seq, true)
-			p.answers.record(int(s.user), s.intended, now)
+			p.f.ledger.answer(user, s.seq, true)
+			p.answers.record(user, s.intended, now)
 			accepted++
 		case errors.Is(err, client.ErrUnanswered):
 			p.f.ledger.noAnswer()
 			p.refused.add(err)
 		default:
-			p.f.ledger.answer(int(s.user), s.seq, false)
+			p.f.ledger.answer(user, s.seq, false)
 			p.refused.add(err)
-			p.f.members[s.user].settled.Add(1)
+			p.f.members[user].settled.Add(1)
 		}
 	}
 	p.answer.add(accepted)
@@ -320,13 +319,4 @@ func (p *publishers) close() {
 		_ = c.Close() // always nil
 	}
 	p.clients = nil
-}
-
-// judge adds what every load over publishers reports.
-func (p *publishers) judge(report *Report) {
-	p.refused.mu.Lock()
-	defer p.refused.mu.Unlock()
-	for why, n := range p.refused.why {
-		report.figure("refused_"+metricWord(why), "refused: "+why, float64(n), "")
-	}
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +62,32 @@ func (l *Latency) merged() *hdrhistogram.Histogram {
 		s.mu.Unlock()
 	}
 	return all
+}
+
+// add adds what another process recorded in its span, an encoded histogram.
+func (l *Latency) add(encoded []byte) error {
+	h, err := hdrhistogram.Decode(encoded)
+	if err != nil {
+		return fmt.Errorf("reading the latency %s: %w", l.name, err)
+	}
+	s := &l.shards[0]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.total.Merge(h)
+	return nil
+}
+
+// addInterval adds what another process recorded since it last told.
+func (l *Latency) addInterval(hint int, encoded []byte) error {
+	h, err := hdrhistogram.Decode(encoded)
+	if err != nil {
+		return fmt.Errorf("reading the latency %s: %w", l.name, err)
+	}
+	s := &l.shards[hint%latencyShards]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.interval.Merge(h)
+	return nil
 }
 
 // takeInterval returns what was recorded since the last call, and begins anew.

@@ -18,6 +18,8 @@ type Report struct {
 	Started    time.Time `json:"started"`
 	Target     string    `json:"target"`
 	Cores      int       `json:"cores"` // of the generator's machine
+	Processes  int       `json:"processes"`
+	Command    string    `json:"command,omitempty"` // repeats the run
 	Parameters any       `json:"parameters"`
 
 	ConnectSeconds  float64 `json:"connect_seconds"`
@@ -28,10 +30,14 @@ type Report struct {
 	Figures   Figures         `json:"figures"`
 	Latencies []LatencyReport `json:"latencies,omitempty"`
 	Server    *ServerReport   `json:"server,omitempty"`
-	Generator GeneratorReport `json:"generator"`
-	Tally     *Tally          `json:"tally,omitempty"`
-	Verdict   Verdict         `json:"verdict"`
-	Samples   []Sample        `json:"-"` // for plots
+	// ServerUnread says why there is no Server.
+	ServerUnread string          `json:"server_unread,omitempty"`
+	Generator    GeneratorReport `json:"generator"`
+	Tally        *Tally          `json:"tally,omitempty"`
+	Verdict      Verdict         `json:"verdict"`
+	// Interrupted is the phase in which the run was interrupted; then there is no verdict.
+	Interrupted string   `json:"interrupted,omitempty"`
+	Samples     []Sample `json:"-"` // for plots
 }
 
 // Verdict says whether the run passed and, if not, why.
@@ -114,7 +120,7 @@ type GeneratorReport struct {
 func newReport(r *Run, s Scenario) *Report {
 	return &Report{
 		Scenario: s.Name, Version: r.o.Version, Started: time.Now().UTC().Truncate(time.Second), Target: r.o.Target.String(),
-		Cores: runtime.NumCPU(), Parameters: s.Parameters,
+		Cores: runtime.NumCPU(), Processes: 1, Command: r.o.Command, Parameters: s.Parameters,
 	}
 }
 
@@ -160,6 +166,30 @@ func (rp *Report) collect(r *Run) {
 			Source: s.source, PID: s.pid, CPUSeconds: cpu, CPUCores: cpu / span,
 			RSSOpenBytes: s.opened.server.rssBytes, RSSPeakBytes: s.rssPeak, RSSEndBytes: s.closed.server.rssBytes,
 		}
+	} else {
+		rp.ServerUnread = s.unreadLocked()
+	}
+	if s.ended {
+		rp.fail("the server's process ended during the run")
+	}
+}
+
+// unread says why the server's usage is not known.
+func (s *sampler) unreadLocked() string {
+	switch {
+	case s.ended:
+		return fmt.Sprintf("its process %d ended during the run", s.pid)
+	case s.why != nil:
+		return s.why.Error()
+	default:
+		return "it could not be read at the start of the span"
+	}
+}
+
+// refusals adds why publishes were refused.
+func (rp *Report) refusals(res *Result) {
+	for _, why := range res.sortedReasons() {
+		rp.figure("refused_"+metricWord(why), "refused: "+why, float64(res.Refused[why]), "")
 	}
 }
 
@@ -202,18 +232,30 @@ func (rp *Report) WriteTable(w io.Writer) error {
 		fmt.Fprintf(b, "\n  server (%s): %.2f s of CPU = %.2f cores, memory %s at the start, %s at most, %s at the end\n",
 			s.Source, s.CPUSeconds, s.CPUCores, bytesText(float64(s.RSSOpenBytes)), bytesText(float64(s.RSSPeakBytes)), bytesText(float64(s.RSSEndBytes)))
 	} else {
-		b.WriteString("\n  server: not on this machine and not readable over --api; no CPU and memory\n")
+		fmt.Fprintf(b, "\n  server: no CPU and memory: %s\n", rp.ServerUnread)
 	}
-	fmt.Fprintf(b, "  generator: %.2f cores of %d\n", rp.Generator.CPUCores, rp.Cores)
-	if rp.Verdict.Pass {
+	b.WriteString("  generator: " + rp.generatorText() + "\n")
+	switch {
+	case rp.Verdict.Pass:
 		b.WriteString("\npass\n")
-	} else {
+	case rp.Interrupted != "":
+		fmt.Fprintf(b, "\n%s\n", strings.Join(rp.Verdict.Failures, "\n"))
+	default:
 		fmt.Fprintf(b, "\nFAIL\n  %s\n", strings.Join(rp.Verdict.Failures, "\n  "))
 	}
 	if _, err := io.WriteString(w, b.String()); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
 	return nil
+}
+
+// generatorText says what the generator used.
+func (rp *Report) generatorText() string {
+	text := fmt.Sprintf("%.2f cores of %d", rp.Generator.CPUCores, rp.Cores)
+	if rp.Processes > 1 {
+		text += fmt.Sprintf(", in %d processes", rp.Processes)
+	}
+	return text
 }
 
 // valueText writes a value with its unit.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"strconv"
 	"strings"
@@ -44,6 +45,8 @@ type sampler struct {
 	r              *Run
 	pid            int
 	source         string        // "/proc", "metrics", or "" when the server cannot be read
+	why            error         // the server cannot be read; nil: it can
+	ended          bool          // a process that is not of our own was there and is no more
 	before         time.Duration // CPU of earlier processes of a server that was restarted
 	last           usage
 	samples        []Sample
@@ -98,7 +101,7 @@ func (s *sampler) mark(at *reading) {
 
 // readLocked reads the server, wherever that is possible, and this process.
 func (s *sampler) readLocked() reading {
-	rd := reading{at: s.r.now(), generator: ownCPU()}
+	rd := reading{at: s.r.now(), generator: s.r.generatorCPU()}
 	pid := s.r.serverPID()
 	if pid != s.pid {
 		s.before += s.last.cpu
@@ -114,11 +117,14 @@ func (s *sampler) readLocked() reading {
 		s.source = "metrics"
 		u, err = metricsUsage(s.r.o.Target)
 	default:
-		err = errors.New("the server is not on this machine and its HTTP port is not named")
+		err = errors.New("it is not on this machine and its HTTP port is not named")
 	}
+	s.why = err
 	if err != nil {
+		s.ended = s.ended || (pid != 0 && s.last.rssBytes > 0 && errors.Is(err, fs.ErrNotExist) && s.r.server == nil)
 		s.source = ""
-		rd.server.cpu = s.before + s.last.cpu
+		rd.server = usage{cpu: s.before + s.last.cpu, rssBytes: s.last.rssBytes}
+		rd.ok = s.r.server != nil // it is being killed and started: what it had used is known from before
 		return rd
 	}
 	s.last = u
@@ -191,6 +197,19 @@ func (r *Run) serverPID() int {
 	}
 	r.found.Do(func() { r.foundPID = listenerPID(r.o.Target.Addr) })
 	return r.foundPID
+}
+
+// generatorCPU is what this process and the further ones have used.
+func (r *Run) generatorCPU() time.Duration {
+	sum := ownCPU()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, pid := range r.generators {
+		if u, err := processUsage(pid); err == nil {
+			sum += u.cpu
+		}
+	}
+	return sum
 }
 
 // ownCPU is what this process has used.

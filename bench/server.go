@@ -43,6 +43,9 @@ type process struct {
 	done      chan struct{} // closed when cmd has ended
 	tcp, http string        // addresses; a restart keeps them
 	log       []string      // the last lines
+	expected  bool          // it ends because we want it to
+	failed    error         // how it ended although nobody wanted it to
+	watching  context.CancelCauseFunc
 }
 
 // startServer starts the gateway on an empty data directory and returns when it is ready.
@@ -77,7 +80,7 @@ func (p *process) run(ctx context.Context) error {
 	}
 	done, ready := make(chan struct{}), make(chan struct{})
 	p.mu.Lock()
-	p.cmd, p.done = cmd, done
+	p.cmd, p.done, p.expected = cmd, done, false
 	p.mu.Unlock()
 	go p.follow(stderr, cmd, ready, done)
 	timer := time.NewTimer(startMax)
@@ -114,8 +117,50 @@ func (p *process) follow(stderr io.Reader, cmd *exec.Cmd, ready, done chan struc
 		}
 		p.mu.Unlock()
 	}
-	_ = cmd.Wait() // how it ended is in the log
+	_ = cmd.Wait() // how it ended is in its state
+	p.mu.Lock()
+	if !p.expected && p.failed == nil {
+		p.failed = fmt.Errorf("the gateway ended by itself (%s); the end of its log:\n%s", cmd.ProcessState, strings.Join(p.log, "\n"))
+		if p.watching != nil {
+			p.watching(p.failed)
+		}
+	}
+	p.mu.Unlock()
 	close(done)
+}
+
+// watch has cancel called when the process ends by itself, until it is told to stop.
+func (p *process) watch(cancel context.CancelCauseFunc) (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.watching = cancel
+	if p.failed != nil {
+		cancel(p.failed)
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.watching = nil
+	}
+}
+
+// diedMax is how much later than at its clients the end of a process shows here.
+const diedMax = 500 * time.Millisecond
+
+// died is how the process ended by itself; nil: it did not.
+func (p *process) died() error {
+	p.mu.Lock()
+	done := p.done
+	p.mu.Unlock()
+	timer := time.NewTimer(diedMax)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.failed
 }
 
 func (p *process) lastLog() string {
@@ -141,6 +186,7 @@ func (p *process) pid() int {
 func (p *process) kill() {
 	p.mu.Lock()
 	cmd, done := p.cmd, p.done
+	p.expected = true
 	p.mu.Unlock()
 	_ = cmd.Process.Kill() // gone already: just as well
 	<-done
@@ -152,13 +198,14 @@ func (p *process) crash(ctx context.Context) error {
 	return p.run(ctx)
 }
 
-// stop ends the process, in order if it can, and removes its data.
-func (p *process) stop() {
+// stop ends the process, in order if it can do so in time, and removes its data.
+func (p *process) stop(limit time.Duration) {
 	p.mu.Lock()
 	cmd, done := p.cmd, p.done
+	p.expected = true
 	p.mu.Unlock()
 	_ = cmd.Process.Signal(syscall.SIGTERM) // gone already: just as well
-	timer := time.NewTimer(stopMax)
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-done:

@@ -34,8 +34,6 @@ func (o *StormOptions) validate() error {
 	switch {
 	case o.Users < stormPublishers:
 		return fmt.Errorf("users must be at least %d", stormPublishers)
-	case o.Users+o.LiveUsers > connectionsMax():
-		return fmt.Errorf("users must be at most %d: this process may not open more connections", connectionsMax()-o.LiveUsers)
 	case o.Backlog < 0 || o.AtOnce < 0 || o.Window < 0 || o.Calm < 0:
 		return errors.New("a number is negative")
 	case o.PayloadBytes < PayloadBytesMin || o.PayloadBytes > 60<<10:
@@ -65,7 +63,6 @@ type stormLoad struct {
 	began             int64 // the storm; written before the logins
 	refused           atomic.Int64
 	drained           atomic.Int64
-	calm, atAllIn     reading
 	allIn, allDrained int64 // ns after the storm's start
 }
 
@@ -88,11 +85,13 @@ func Storm(o StormOptions) (Scenario, error) {
 			l.live.settle(ctx)
 			return errors.Join(l.f.ended(), l.live.ended())
 		},
-		Judge: func(_ *Run, report *Report) { l.judge(report) },
+		Collect: func(_ *Run, res *Result) { l.collect(res) },
+		Judge:   l.o.judge,
 		Close: func() {
 			closeLoad(l.f, l.backlog)
 			closeLoad(l.live, l.liveSource)
 		},
+		Split: l.o.split, Connections: o.Users + o.LiveUsers + 2*stormPublishers,
 	}, nil
 }
 
@@ -161,7 +160,7 @@ func (l *stormLoad) load(ctx context.Context, r *Run) error {
 
 // storm lets everybody in and waits for the backlog.
 func (l *stormLoad) storm(ctx context.Context, r *Run) error {
-	l.calm = r.sampler.read()
+	r.mark(markStorm)
 	l.began = r.now()
 	if l.live != nil {
 		l.liveStages.begin(1, l.began)
@@ -177,7 +176,7 @@ func (l *stormLoad) storm(ctx context.Context, r *Run) error {
 		return err
 	}
 	l.allIn = r.now() - l.began
-	l.atAllIn = r.sampler.read()
+	r.mark(markAllIn)
 	if l.o.Backlog > 0 {
 		until(ctx, func() bool { return l.drained.Load() >= int64(l.o.Users) })
 		l.allDrained = r.now() - l.began
@@ -203,31 +202,46 @@ func (l *stormLoad) login(ctx context.Context, user int) error {
 	return nil
 }
 
-func (l *stormLoad) judge(report *Report) {
-	users := float64(l.o.Users)
-	if in := l.in.total.Load(); in < int64(l.o.Users) {
-		report.fail("only %d of %d users were logged in when the time was over", in, l.o.Users)
-		report.figure("logins_refused", "logins refused at first", float64(l.refused.Load()), "")
+// The moments at which the server's CPU is noted.
+const markStorm, markAllIn = "storm", "all in"
+
+func (l *stormLoad) collect(res *Result) {
+	res.Sums["refused"] += l.refused.Load()
+	res.Longest["all in"], res.Longest["all drained"] = l.allIn, l.allDrained
+	t := l.f.ledger.tally()
+	res.tally("backlog").merge(&t)
+	if l.live != nil {
+		t := l.live.ledger.tally()
+		res.tally("live").merge(&t)
+	}
+}
+
+func (o *StormOptions) judge(r *Run, report *Report) {
+	res, users := r.result, float64(o.Users)
+	refused := float64(res.Sums["refused"])
+	if in := r.counted("logged in").total.Load(); in < int64(o.Users) {
+		report.fail("only %d of %d users were logged in when the time was over", in, o.Users)
+		report.figure("logins_refused", "logins refused at first", refused, "")
 		return
 	}
-	report.figure("all_in_seconds", "all are logged in after", seconds(l.allIn), "s")
-	report.figure("logins_per_second", "logins", users/max(seconds(l.allIn), 1e-9), "/s")
-	report.figure("logins_refused", "logins refused at first", float64(l.refused.Load()), "")
-	if l.calm.ok && l.atAllIn.ok {
-		report.figure("server_cpu_us_per_login", "server CPU per login, until all are in", (l.atAllIn.server.cpu-l.calm.server.cpu).Seconds()*1e6/users, "us")
+	allIn, allDrained := seconds(res.Longest["all in"]), seconds(res.Longest["all drained"])
+	report.figure("all_in_seconds", "all are logged in after", allIn, "s")
+	report.figure("logins_per_second", "logins", users/max(allIn, 1e-9), "/s")
+	report.figure("logins_refused", "logins refused at first", refused, "")
+	if calm, in := r.marked(markStorm).first, r.marked(markAllIn).last; calm.ok && in.ok {
+		report.figure("server_cpu_us_per_login", "server CPU per login, until all are in", (in.server.cpu-calm.server.cpu).Seconds()*1e6/users, "us")
 	}
-	tally := l.f.ledger.tally()
-	if l.o.Backlog > 0 {
-		report.figure("all_delivered_seconds", "all backlog is acknowledged after", seconds(l.allDrained), "s")
-		report.figure("backlog_per_second", "stored messages delivered and acknowledged", users*float64(l.o.Backlog)/max(seconds(l.allDrained), 1e-9), "/s")
-		if h := l.toDrained.merged(); h.TotalCount() > 0 {
+	if o.Backlog > 0 {
+		report.figure("all_delivered_seconds", "all backlog is acknowledged after", allDrained, "s")
+		report.figure("backlog_per_second", "stored messages delivered and acknowledged", users*float64(o.Backlog)/max(allDrained, 1e-9), "/s")
+		if h := r.latencyNamed("storm to backlog acked").merged(); h.TotalCount() > 0 {
 			report.figure("fairness", "slowest user over median, until acknowledged", float64(h.Max())/float64(max(h.ValueAtQuantile(50), 1)), "")
 		}
 	}
-	report.Verdict.Failures = append(report.Verdict.Failures, tally.failures(false)...)
-	report.Tally = &tally
-	if l.live != nil {
-		live := l.live.ledger.tally()
+	report.Tally = res.tally("backlog")
+	report.Verdict.Failures = append(report.Verdict.Failures, report.Tally.failures(false)...)
+	if o.LiveUsers > 0 {
+		live := res.tally("live")
 		report.figure("live_received", "live messages received", float64(live.Received), "")
 		report.Verdict.Failures = append(report.Verdict.Failures, live.failures(false)...)
 		if live.Received == 0 {

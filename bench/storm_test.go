@@ -63,7 +63,6 @@ func TestStormRefusesWhatCannotWork(t *testing.T) {
 		want   string
 	}{
 		{func(o *StormOptions) { o.Users = 1 }, "users"},
-		{func(o *StormOptions) { o.Users = connectionsMax() + 1 }, "at most"},
 		{func(o *StormOptions) { o.Backlog = -1 }, "negative"},
 		{func(o *StormOptions) { o.PayloadBytes = 1 }, "payload"},
 		{func(o *StormOptions) { o.LiveUsers = 5 }, "rate"},

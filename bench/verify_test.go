@@ -11,20 +11,32 @@ import (
 	"holdfast/codec"
 )
 
-// smallVerify is a load with every fault that needs no server of our own.
-func smallVerify() VerifyOptions {
-	o := VerifyOptions{
-		FanoutOptions: smallFanout(), KillEvery: 30 * time.Millisecond, AwayMax: 200 * time.Millisecond, LostACKs: 0.1, DoubledACKs: 0.1,
+// smallFaults are every fault that needs no server of our own.
+func smallFaults() FaultOptions {
+	return FaultOptions{KillEvery: 30 * time.Millisecond, AwayMax: 200 * time.Millisecond, LostACKs: 0.1, DoubledACKs: 0.1}
+}
+
+// smallPublish publishes to absent users.
+func smallPublish(mode string) PublishOptions {
+	return PublishOptions{Mode: mode, Publishers: 2, Users: 20, PayloadBytes: 64, Batch: 20, TTL: time.Hour, Rate: 1000}
+}
+
+// verifyFanout is a small load among faults.
+func verifyFanout(o FaultOptions) (Scenario, error) {
+	load := smallFanout()
+	load.Rate = 600
+	s, err := Fanout(load)
+	if err != nil {
+		return s, err
 	}
-	o.Rate = 600
-	return o
+	return Verify(s, o)
 }
 
 func TestVerifyPassesAGatewayThatKeepsItsPromises(t *testing.T) {
 	t.Parallel()
-	o := smallVerify()
+	o := smallFaults()
 	o.CrashEvery = 700 * time.Millisecond
-	s, err := Verify(o)
+	s, err := verifyFanout(o)
 	options := quick(t, "ack.timeout=1s")
 	options.Duration = 2 * time.Second
 	report := execute(t, options, s, err)
@@ -40,9 +52,9 @@ func TestVerifyPassesAGatewayThatKeepsItsPromises(t *testing.T) {
 // not to be blamed for holding them.
 func TestVerifyOutlastsLostACKs(t *testing.T) {
 	t.Parallel()
-	o := smallVerify()
+	o := smallFaults()
 	o.LostACKs = 0.7
-	s, err := Verify(o)
+	s, err := verifyFanout(o)
 	options := quick(t, "ack.timeout=300ms")
 	options.Duration = time.Second
 	wantPass(t, execute(t, options, s, err))
@@ -78,12 +90,17 @@ func TestVerifyNamesEachFault(t *testing.T) {
 			}
 			f.acked.closed.Store(6)
 			report := &Report{}
-			judgeDeliveries(report, f, p, false)
+			judge := func() {
+				r.result = newResult()
+				collectLoad(r.result, f, p)
+				judgeDeliveries(r, report, false)
+			}
+			judge()
 			if len(report.Verdict.Failures) > 0 {
 				t.Fatalf("failures before the fault: %q", report.Verdict.Failures)
 			}
 			test.fault(f)
-			judgeDeliveries(report, f, p, false)
+			judge()
 			if got := report.Verdict.Failures; len(got) != 2 || got[0] != test.want {
 				t.Errorf("failures %q, want %q and an example", got, test.want)
 			}
@@ -94,9 +111,9 @@ func TestVerifyNamesEachFault(t *testing.T) {
 // TestVerifySeesALossEndToEnd takes one accepted message away between the server and the ledger.
 func TestVerifySeesALossEndToEnd(t *testing.T) {
 	t.Parallel()
-	o := smallVerify()
+	o := smallFaults()
 	o.KillEvery, o.LostACKs, o.DoubledACKs = 0, 0, 0
-	s, err := Verify(o)
+	s, err := verifyFanout(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,24 +138,41 @@ func TestVerifySeesALossEndToEnd(t *testing.T) {
 
 func TestVerifyRefusesWhatCannotWork(t *testing.T) {
 	for _, test := range []struct {
-		change func(*VerifyOptions)
+		change func(*FaultOptions)
 		want   string
 	}{
-		{func(o *VerifyOptions) { o.NoAck = true }, "fire and forget"},
-		{func(o *VerifyOptions) { o.Rate = 0 }, "rate"},
-		{func(o *VerifyOptions) { o.LostACKs, o.DoubledACKs = 0.5, 0.5 }, "ACKs"},
-		{func(o *VerifyOptions) { o.KillEvery = -1 }, "negative"},
-		{func(o *VerifyOptions) { o.Users = 0 }, "users"},
+		{func(o *FaultOptions) { o.LostACKs, o.DoubledACKs = 0.5, 0.5 }, "ACKs"},
+		{func(o *FaultOptions) { o.KillEvery = -1 }, "negative"},
 	} {
-		o := smallVerify()
+		o := smallFaults()
 		test.change(&o)
-		if _, err := Verify(o); err == nil || !strings.Contains(err.Error(), test.want) {
+		if _, err := verifyFanout(o); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("error %v, want one about %s", err, test.want)
 		}
 	}
-	o := smallVerify()
+	noAck, closed, brief := smallFanout(), smallFanout(), smallPublish(PublishFrames)
+	noAck.NoAck = true
+	brief.TTL = time.Minute
+	for want, load := range map[string]func() (Scenario, error){
+		"fire and forget": func() (Scenario, error) { return Fanout(noAck) },
+		"rate":            func() (Scenario, error) { return Fanout(closed) },
+		"backlog":         func() (Scenario, error) { return Storm(StormOptions{Users: 10, PayloadBytes: 64}) },
+		"time to live":    func() (Scenario, error) { return Publish(brief) },
+		"idle delivers": func() (Scenario, error) {
+			return Idle(IdleOptions{Sizes: []int{1}, Hold: time.Second, Keepalive: time.Minute})
+		},
+	} {
+		s, err := load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Verify(s, smallFaults()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one about %s", err, want)
+		}
+	}
+	o := smallFaults()
 	o.CrashEvery = time.Second
-	s, err := Verify(o)
+	s, err := verifyFanout(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +189,7 @@ func TestSpoiledWritesLoseAndDoubleWholeACKsOnly(t *testing.T) {
 		lost, doubled float64
 		acks          int
 	}{{0, 0, 1}, {1, 0, 0}, {0, 1, 2}} {
-		x := newFaults(bareRun(), 1, faultsOptions{lostACKs: test.lost, doubleACKs: test.doubled})
+		x := newFaults(bareRun(), FaultOptions{LostACKs: test.lost, DoubledACKs: test.doubled})
 		c := &faultConn{x: x, rnd: rand.New(rand.NewPCG(1, 2))}
 		out := c.spoil(nil, in)
 		pings, acks := 0, 0
