@@ -55,32 +55,49 @@ func (t *Table) confirm(s Session, from, last uint64, nowMs int64, dst []Entry, 
 	return dst, r
 }
 
+// sweepMax is how many entries of a range are looked at before the first of them is changed.
+const sweepMax = 16
+
 // removeRange removes the entries whose numbers lie between from and last. What goes is the caller's.
+//
+// It looks at up to sweepMax entries in a short loop before it works on them. In a table of millions each of them is a cache
+// miss, and the misses of the short loop are under way together, while the work on one entry is too long for the processor to
+// reach the next one's miss before it is done.
 func (sh *shard) removeRange(x *session, from, last uint64, dst []Entry) ([]Entry, int) {
-	hits := 0
-	for x.length > 0 && from <= last {
-		k := sh.numbers.place(x, from)
-		// Holes inside the list stay until it is rebuilt: step over them.
-		for k < int(x.length) && slotOf(*sh.numbers.at(x, k)) == slotNone {
-			k++
-		}
-		if k == int(x.length) {
-			break
-		}
-		w := *sh.numbers.at(x, k)
-		number, slot := numberOf(w), slotOf(w)
-		if number > last {
-			break
-		}
-		e := sh.records.at(slot)
-		if e.number != number {
-			panic("ack: a number list leads to the entry of another number")
-		}
-		dst = append(dst, e.entry(sh.wheel.Armed(slot)))
-		sh.numbers.remove(x, k)
-		sh.release(x, slot, e)
-		hits++
-		from = number + 1
+	if x.length == 0 {
+		return dst, 0
 	}
+	first, hits := sh.numbers.place(x, from), 0
+	k := first
+	for more := true; more; {
+		var slots [sweepMax]uint32
+		var armed [sweepMax]bool
+		n := 0
+		for ; n < sweepMax; k++ {
+			if more = k < int(x.length); !more {
+				break
+			}
+			w := *sh.numbers.at(x, k)
+			if more = numberOf(w) <= last; !more {
+				break
+			}
+			slot := slotOf(w)
+			if slot == slotNone {
+				continue // holes inside the list stay until it is rebuilt
+			}
+			if sh.records.at(slot).number != numberOf(w) {
+				panic("ack: a number list leads to the entry of another number")
+			}
+			slots[n], armed[n] = slot, sh.wheel.Armed(slot)
+			n++
+		}
+		for i, slot := range slots[:n] {
+			e := sh.records.at(slot)
+			dst = append(dst, e.entry(armed[i]))
+			sh.release(x, slot, e)
+		}
+		hits += n
+	}
+	sh.numbers.cut(x, first, k)
 	return dst, hits
 }

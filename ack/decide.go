@@ -168,6 +168,6 @@ func (sh *shard) removeFound(x *session, slot uint32, e *record) {
 	if !ok || found != slot {
 		panic("ack: an entry is not in its session's number list")
 	}
-	sh.numbers.remove(x, k)
+	sh.numbers.cut(x, k, k+1)
 	sh.release(x, slot, e)
 }

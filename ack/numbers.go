@@ -106,15 +106,17 @@ func (a *arena) rebuild(x *session) {
 	x.block, x.class, x.head, x.length = block, class, 0, uint16(n)
 }
 
-// remove makes place k a hole and cuts the holes at both ends. The list gives its block back when it is empty.
-func (a *arena) remove(x *session, k int) {
-	*a.at(x, k) |= slotNone
-	if k == int(x.length)-1 {
+// cut makes the places from first up to end holes, and cuts the holes at both ends. The list gives its block back when it is empty.
+func (a *arena) cut(x *session, first, end int) {
+	for k := first; k < end; k++ {
+		*a.at(x, k) |= slotNone
+	}
+	if end == int(x.length) {
 		for x.length > 0 && slotOf(*a.at(x, int(x.length)-1)) == slotNone {
 			x.length--
 		}
 	}
-	if k == 0 {
+	if first == 0 {
 		for x.length > 0 && slotOf(*a.at(x, 0)) == slotNone {
 			x.head = uint16((int(x.head) + 1) & (classSmallest<<x.class - 1))
 			x.length--

@@ -54,7 +54,7 @@ func (x *session) wake() bool {
 	return true
 }
 
-const sessionsPerChunk = 256 // 16 KiB
+const sessionsPerChunk = 32 // 2 KiB: a node has many shards, and few of them full
 
 // sessions is the slab of a shard's sessions.
 type sessions struct {

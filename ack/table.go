@@ -140,14 +140,7 @@ func (t *Table) Evict(s Session, dst []Entry) []Entry {
 	if x == nil {
 		return dst
 	}
-	for k := range int(x.length) {
-		if slot := slotOf(*sh.numbers.at(x, k)); slot != slotNone {
-			r := sh.records.at(slot)
-			dst = append(dst, r.entry(sh.wheel.Armed(slot)))
-			sh.release(x, slot, r)
-		}
-	}
-	sh.numbers.drop(x)
+	dst, _ = sh.removeRange(x, 0, numberLast, dst)
 	if x.inFlight != 0 || x.parked != 0 || x.resend != 0 || x.bytes != 0 {
 		panic("ack: an evicted session still counts entries")
 	}
