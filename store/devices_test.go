@@ -107,7 +107,7 @@ func TestADefaultQueueIsForgottenOnceNothingWaitsInIt(t *testing.T) {
 		l.End([]delivery.Ending{{Ref: ref, Status: delivery.StatusAcked}}, now)
 	}
 	l.mu.Lock()
-	queues, names, numbers := len(l.reg.queues), len(l.reg.names), len(l.reg.numbers)
+	queues, names, numbers := len(l.reg.queues), len(l.reg.names), len(l.reg.names)-1-len(l.reg.freeNames)
 	l.mu.Unlock()
 	if queues > 10 || names > 20 || numbers > 14 {
 		t.Errorf("%d queues, %d names, %d of them in use, are kept", queues, names, numbers)

@@ -20,8 +20,8 @@ func (l *Local) Join(user, messageID []byte, w delivery.Waiter, i int) bool {
 	mid := l.hash(messageID, 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	u, ok := l.reg.numbers[string(user)]
-	if !ok || len(messageID) == 0 || l.failure != nil || l.closed {
+	u := l.reg.number(user)
+	if u == 0 || len(messageID) == 0 || l.failure != nil || l.closed {
 		return false
 	}
 	var last *entry

@@ -339,7 +339,7 @@ func TestLimitsOfNamesDevicesAndSizesHaveResults(t *testing.T) {
 			t.Fatalf("device %d: %v", i, err)
 		}
 	}
-	if _, known := l.reg.numbers["d3"]; known {
+	if l.reg.number([]byte("d3")) != 0 {
 		t.Error("the name of a refused device is kept")
 	}
 	for _, c := range []struct {

@@ -91,7 +91,7 @@ func (l *Local) UserQueues(user string) (infos []delivery.QueueInfo) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	nowMs := unixMs()
-	u := l.reg.numbers[user]
+	u := l.reg.number([]byte(user))
 	for q := l.reg.names[u].first; q != 0; q = l.reg.queues[q].next {
 		infos = append(infos, l.info(q, nowMs))
 	}

@@ -202,7 +202,7 @@ func checkNames(t testing.TB, l *Local) {
 		uses[e.device]++
 	}
 	for n := 1; n < len(uses); n++ {
-		if uses[n] != r.names[n].uses || (uses[n] > 0) != (r.names[n].text != "") || uses[n] > 0 && r.numbers[r.names[n].text] != uint32(n) {
+		if uses[n] != r.names[n].uses || (uses[n] > 0) != (r.names[n].text != "") || uses[n] > 0 && r.number([]byte(r.names[n].text)) != uint32(n) {
 			t.Fatalf("name %d (%q) is used %d times, counted %d", n, r.names[n].text, uses[n], r.names[n].uses)
 		}
 	}

@@ -72,8 +72,8 @@ func (l *Local) moveFrame(g *segment, frame []byte, off int64) bool {
 	mid := l.hash(p.message, p.seq)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	user, ok := l.reg.numbers[string(p.user)]
-	if !ok {
+	user := l.reg.number(p.user)
+	if user == 0 {
 		return false
 	}
 	found := uint32(0)

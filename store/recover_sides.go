@@ -51,7 +51,7 @@ func (l *Local) loadDevice(frame []byte) {
 		return
 	}
 	if flags&deviceGone != 0 {
-		if q := l.reg.find(l.reg.numbers[string(user)], l.reg.numbers[string(device)]); q != 0 {
+		if q := l.reg.find(l.reg.number(user), l.reg.number(device)); q != 0 {
 			l.reg.forget(q)
 			l.reg.release(q)
 		}

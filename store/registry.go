@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 
 	"holdfast/codec"
 	"holdfast/delivery"
@@ -10,8 +11,9 @@ import (
 
 // registry is who can be sent to: users, their queues, and the names. Guarded by Local.mu. Numbers start at 1; 0 is nobody.
 type registry struct {
-	numbers   map[string]uint32 // of every user and device name
-	names     []nameEntry       // by number
+	seed      maphash.Seed
+	byName    table       // numbers by the hash of their names: a map would keep every name's address and length once more
+	names     []nameEntry // by number
 	freeNames []uint32
 
 	queues     []queue
@@ -44,7 +46,25 @@ type queue struct {
 }
 
 func newRegistry() registry {
-	return registry{numbers: map[string]uint32{}, names: make([]nameEntry, 1), queues: make([]queue, 1)}
+	return registry{seed: maphash.MakeSeed(), names: make([]nameEntry, 1), queues: make([]queue, 1)}
+}
+
+// homeOf is where byName has a number.
+func (r *registry) homeOf(number uint32) uint64 { return maphash.String(r.seed, r.names[number].text) }
+
+// number returns the number of a name, 0 when it has none.
+func (r *registry) number(name []byte) (number uint32) {
+	if len(name) == 0 {
+		return 0
+	}
+	r.byName.each(maphash.Bytes(r.seed, name), func(n uint32) bool {
+		if r.names[n].text != string(name) {
+			return false
+		}
+		number = n
+		return true
+	})
+	return number
 }
 
 // name returns the number of a name, a new one if need be. Whoever keeps it calls use before anybody may call unuse.
@@ -52,8 +72,8 @@ func (r *registry) name(b []byte) uint32 {
 	if len(b) == 0 {
 		return 0
 	}
-	n, ok := r.numbers[string(b)]
-	if ok {
+	n := r.number(b)
+	if n != 0 {
 		return n
 	}
 	s := string(b)
@@ -64,7 +84,10 @@ func (r *registry) name(b []byte) uint32 {
 		n = uint32(len(r.names))
 		r.names = append(r.names, nameEntry{text: s})
 	}
-	r.numbers[s] = n
+	if r.byName.home == nil {
+		r.byName.home = r.homeOf
+	}
+	r.byName.insert(n)
 	return n
 }
 
@@ -77,7 +100,7 @@ func (r *registry) use(user, device uint32) {
 func (r *registry) unuse(user, device uint32) {
 	for _, n := range [2]uint32{user, device} {
 		if r.names[n].uses--; r.names[n].uses == 0 && n != 0 {
-			delete(r.numbers, r.names[n].text)
+			r.byName.remove(n)
 			r.names[n].text = ""
 			r.freeNames = append(r.freeNames, n)
 		}
@@ -170,7 +193,7 @@ func (l *Local) Claim(user, device []byte, nowMs int64) (delivery.QueueID, error
 	defer l.mu.Unlock()
 	r := &l.reg
 	// Names are remembered only once the claim is granted, or refused ones would fill the memory.
-	u, d := r.numbers[string(user)], r.numbers[string(device)]
+	u, d := r.number(user), r.number(device)
 	var q, spare uint32
 	if u != 0 {
 		spare = r.find(u, 0)
@@ -288,7 +311,7 @@ func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, 
 	mid := l.hash(messageID, 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if u, known := l.reg.numbers[string(user)]; known && len(messageID) > 0 && l.known(u, mid, nowMs) {
+	if u := l.reg.number(user); u != 0 && len(messageID) > 0 && l.known(u, mid, nowMs) {
 		if targets = l.missing(dst, user, device, u, mid, nowMs); len(targets) > len(dst) {
 			return targets, false, codec.ResultAccepted
 		}
@@ -302,10 +325,10 @@ func (l *Local) Targets(dst []delivery.QueueID, user, device, messageID []byte, 
 // route appends the queues a new message goes to. Called with the lock held.
 func (l *Local) route(dst []delivery.QueueID, user, device []byte, nowMs int64) ([]delivery.QueueID, codec.Result) {
 	r := &l.reg
-	u, known := r.numbers[string(user)]
+	u := r.number(user)
 	staleMs := nowMs - l.cfg.DeviceRetention.Milliseconds()
 	if len(device) > 0 {
-		if d, ok := r.numbers[string(device)]; ok && known {
+		if d := r.number(device); u != 0 && d != 0 {
 			if q := r.find(u, d); q != 0 && r.queues[q].seenMs > staleMs {
 				return append(dst, delivery.QueueID(q)), codec.ResultAccepted
 			}
@@ -313,7 +336,7 @@ func (l *Local) route(dst []delivery.QueueID, user, device []byte, nowMs int64) 
 		return dst, codec.ResultUnknownDevice
 	}
 	targets, spare := dst, uint32(0)
-	if known {
+	if u != 0 {
 		for q := r.names[u].first; q != 0; q = r.queues[q].next {
 			if d := &r.queues[q]; d.device == 0 {
 				spare = q
