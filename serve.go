@@ -23,6 +23,7 @@ type node struct {
 	delivery *delivery.Dispatcher
 	conns    *conn.Server
 	http     *admin.Server // nil: http.listen is empty
+	trimmer  *trimmer
 }
 
 // runServe runs a node until ctx ends or a part fails for good, then drains and stops it. A second signal ends the process at once.
@@ -69,6 +70,7 @@ func (n *node) start() error {
 	if err = n.conns.Start(); err != nil {
 		return fmt.Errorf("tcp.listen: %w", err)
 	}
+	n.trimmer = startTrimmer()
 	if n.config.HTTP.Listen == "" {
 		return nil
 	}
@@ -135,6 +137,9 @@ func stopShare(drainTimeout time.Duration) time.Duration {
 func (n *node) stop(deadline time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
+	if n.trimmer != nil {
+		n.trimmer.end()
+	}
 	if n.http != nil {
 		n.report("http", n.http.Shutdown(ctx))
 	}
