@@ -11,13 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"holdfast/client"
 )
 
 // order tells a holder to hold more connections: those of users from to from+count-1.
@@ -45,79 +42,42 @@ type holder interface {
 	close()
 }
 
-// localHolder holds them in this process, one client library connection each.
+// localHolder holds them in this process.
 type localHolder struct {
 	token func(user string, publisher bool) (string, error)
-
-	mu      sync.Mutex
-	clients []receiving
+	crowd *leanCrowd // nil before the first order that names a user
 }
 
 // grow logs in, dialsAtOnce at a time.
 func (h *localHolder) grow(ctx context.Context, o order) (holding, error) {
-	var first error
-	work := make(chan int)
-	var busy sync.WaitGroup
-	for range min(dialsAtOnce, o.Count) {
-		busy.Go(func() {
-			for user := range work {
-				if err := h.dial(ctx, o, user); err != nil {
-					h.mu.Lock()
-					if first == nil {
-						first = fmt.Errorf("login of %s: %w", userName(user), err)
-					}
-					h.mu.Unlock()
-				}
-			}
+	if o.Count == 0 {
+		return h.holding(nil), nil
+	}
+	if h.crowd == nil {
+		began := time.Now()
+		crowd, err := newLeanCrowd(leanOptions{
+			addr: o.Addr, name: userName, keepalive: o.Keepalive,
+			speech: leanTo(o.MQTT, userName, leanHoldfast{keepalive: o.Keepalive, token: h.token}),
+			source: func(user int) net.IP { return source(o, user) },
+			now:    func() int64 { return int64(time.Since(began)) },
 		})
+		if err != nil {
+			return holding{}, err
+		}
+		h.crowd = crowd
 	}
-	for user := o.From; user < o.From+o.Count && ctx.Err() == nil; user++ {
-		work <- user
-	}
-	close(work)
-	busy.Wait()
-	return h.holding(first), nil
-}
-
-func (h *localHolder) dial(ctx context.Context, o order, user int) error {
-	c, err := h.open(ctx, o, user)
+	logins, err := h.crowd.hellos(o.From, o.Count)
 	if err != nil {
-		return err
+		return holding{}, err
 	}
-	h.mu.Lock()
-	h.clients = append(h.clients, c)
-	h.mu.Unlock()
-	return nil
-}
-
-// open logs one user in to what the target is.
-func (h *localHolder) open(ctx context.Context, o order, user int) (receiving, error) {
-	if o.MQTT != nil {
-		return dialMQTTIdle(ctx, o, user)
-	}
-	options := client.Options{
-		Addrs: []string{o.Addr}, User: userName(user), Device: "bench", ClientName: "holdfast-bench", DedupSize: -1,
-		Keepalive: o.Keepalive, NoReconnect: true,
-		Handler:  func(context.Context, *client.Message) error { return nil },
-		DialConn: func(ctx context.Context, addr string) (net.Conn, error) { return dialFrom(ctx, addr, source(o, user)) },
-	}
-	if h.token != nil {
-		options.Token = func(context.Context) (string, error) { return h.token(options.User, false) }
-	}
-	return client.Dial(ctx, options)
+	return h.holding(h.crowd.login(ctx, logins, dialsAtOnce)), nil
 }
 
 // holding counts who is still there.
 func (h *localHolder) holding(err error) holding {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	var x holding
-	for _, c := range h.clients {
-		if c.Err() == nil {
-			x.Held++
-		} else {
-			x.Lost++
-		}
+	if h.crowd != nil {
+		x.Held, x.Lost = int(h.crowd.held.Load()), int(h.crowd.lost.Load())
 	}
 	if err != nil {
 		x.Error = err.Error()
@@ -126,24 +86,9 @@ func (h *localHolder) holding(err error) holding {
 }
 
 func (h *localHolder) close() {
-	h.mu.Lock()
-	clients := h.clients
-	h.clients = nil
-	h.mu.Unlock()
-	var busy sync.WaitGroup
-	next := make(chan receiving)
-	for range dialsAtOnce {
-		busy.Go(func() {
-			for c := range next {
-				_ = c.Close() // always nil
-			}
-		})
+	if h.crowd != nil {
+		h.crowd.close()
 	}
-	for _, c := range clients {
-		next <- c
-	}
-	close(next)
-	busy.Wait()
 }
 
 // source is the address a user's connection comes from; nil: the system's choice.
@@ -177,7 +122,8 @@ func dialFrom(ctx context.Context, addr string, from net.IP) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// portsPerSource is how many connections one source address gets: four fifths of the system's ports, since others use them too.
+// portsPerSource is how many connections one source address gets: a fifth of the system's ports. Others use them too, and the kernel
+// takes those of one parity first: beyond half of all it looks for a free one by trying, which costs more than a login.
 func portsPerSource() int {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {
@@ -187,7 +133,7 @@ func portsPerSource() int {
 	if _, err := fmt.Sscan(string(text), &from, &to); err != nil || to <= from {
 		return 0
 	}
-	return (to - from) / 5 * 4
+	return (to - from) / 5
 }
 
 // descriptorsReserve are the files a generator needs beside its connections.

@@ -132,14 +132,3 @@ func (f *fleet) queue(ctx context.Context) error {
 		return c.Close()
 	})
 }
-
-// dialMQTTIdle holds one connection that hears its own topic, on which nothing is published.
-func dialMQTTIdle(ctx context.Context, x order, user int) (receiving, error) {
-	t := Target{Addr: x.Addr, MQTT: x.MQTT}
-	o := t.mqttOptions(userName(user), x.Keepalive)
-	o.topic = userName(user)
-	o.message = func([]byte, bool) {}
-	o.acked = func() {}
-	o.dial = func(ctx context.Context, addr string) (net.Conn, error) { return dialFrom(ctx, addr, source(x, user)) }
-	return dialMQTT(ctx, o, 1)
-}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"time"
 )
@@ -59,6 +60,8 @@ type stormLoad struct {
 	backlog    *publishers
 	liveSource *publishers
 	liveStages *stages
+	crowd      *leanCrowd // logs in where there is no backlog; nil: f does
+	logins     []leanLogin
 
 	began             int64 // the storm; written before the logins
 	refused           atomic.Int64
@@ -88,6 +91,9 @@ func Storm(o StormOptions) (Scenario, error) {
 		Collect: func(_ *Run, res *Result) { l.collect(res) },
 		Judge:   l.o.judge,
 		Close: func() {
+			if l.crowd != nil {
+				l.crowd.close()
+			}
 			closeLoad(l.f, l.backlog)
 			closeLoad(l.live, l.liveSource)
 		},
@@ -119,7 +125,10 @@ func (l *stormLoad) connect(ctx context.Context, r *Run) error {
 		}
 	}
 	if l.o.Backlog == 0 {
-		return nil
+		return l.gather(r)
+	}
+	if err := l.presign(r); err != nil {
+		return err
 	}
 	if err := l.f.queue(ctx); err != nil {
 		return err
@@ -133,6 +142,48 @@ func (l *stormLoad) connect(ctx context.Context, r *Run) error {
 	until(ctx, func() bool { return l.f.ledger.answered() >= l.f.ledger.sent.Load() })
 	if n := l.f.ledger.accepted.Load(); n < int64(l.o.Users)*int64(l.o.Backlog) {
 		return fmt.Errorf("only %d of %d messages of the backlog were accepted in time", n, l.o.Users*l.o.Backlog)
+	}
+	return nil
+}
+
+// gather makes ready the crowd that only logs in: users without a backlog need no client library. Tokens are signed here.
+func (l *stormLoad) gather(r *Run) error {
+	from := order{Addr: r.o.Target.Addr, PerSource: r.perSource}
+	crowd, err := newLeanCrowd(leanOptions{
+		addr: r.o.Target.Addr, name: l.f.userName, now: r.now, retry: true,
+		speech:  leanTo(r.o.Target.MQTT, l.f.userName, leanHoldfast{window: l.o.Window, token: r.o.Target.Token}),
+		source:  func(user int) net.IP { return source(from, l.f.first+user) },
+		in:      l.joined,
+		refused: func(int, error) { l.refused.Add(1) },
+	})
+	if err != nil {
+		return err
+	}
+	l.crowd = crowd
+	l.logins, err = crowd.hellos(0, l.o.Users)
+	return err
+}
+
+// presign signs the tokens of the storm before it, so that signing is no part of what is measured.
+func (l *stormLoad) presign(r *Run) error {
+	sign := r.o.Target.Token
+	if sign == nil {
+		return nil
+	}
+	signed := make(map[string]string, l.o.Users)
+	for user := range l.o.Users {
+		name := l.f.userName(user)
+		token, err := sign(name, false)
+		if err != nil {
+			return err
+		}
+		signed[name] = token
+	}
+	r.o.Target.Token = func(user string, publisher bool) (string, error) {
+		if token, ok := signed[user]; ok && !publisher {
+			return token, nil
+		}
+		return sign(user, publisher)
 	}
 	return nil
 }
@@ -169,7 +220,7 @@ func (l *stormLoad) storm(ctx context.Context, r *Run) error {
 	if atOnce == 0 {
 		atOnce = l.o.Users
 	}
-	if err := l.f.login(ctx, atOnce, l.login); err != nil {
+	if err := l.letIn(ctx, atOnce); err != nil {
 		if errors.Is(err, context.DeadlineExceeded) {
 			return nil // the verdict says how many were in
 		}
@@ -184,6 +235,22 @@ func (l *stormLoad) storm(ctx context.Context, r *Run) error {
 	return nil
 }
 
+// letIn logs everybody in.
+func (l *stormLoad) letIn(ctx context.Context, atOnce int) error {
+	if l.crowd != nil {
+		return l.crowd.login(ctx, l.logins, atOnce)
+	}
+	return l.f.login(ctx, atOnce, l.login)
+}
+
+// joined notes a login.
+func (l *stormLoad) joined(user int, began int64) {
+	now := l.r.now()
+	l.toLogin.record(user, l.began, now)
+	l.ownLogin.record(user, began, now)
+	l.in.add(1)
+}
+
 // login is one user's; a refusal is counted, and then it tries on.
 func (l *stormLoad) login(ctx context.Context, user int) error {
 	began := l.r.now()
@@ -195,10 +262,7 @@ func (l *stormLoad) login(ctx context.Context, user int) error {
 	if err != nil {
 		return err
 	}
-	now := l.r.now()
-	l.toLogin.record(user, l.began, now)
-	l.ownLogin.record(user, began, now)
-	l.in.add(1)
+	l.joined(user, began)
 	return nil
 }
 
