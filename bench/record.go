@@ -2,6 +2,7 @@ package bench
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ const (
 type Latency struct {
 	name   string
 	span   *span
+	staged bool // one of several stages of the same thing; set before the first record
 	shards [latencyShards]latencyShard
 }
 
@@ -103,6 +105,33 @@ func (l *Latency) takeInterval() *hdrhistogram.Histogram {
 	return all
 }
 
+// shown are the latencies that samples show over time: the first one, with all stages of it.
+func (r *Run) shown() []*Latency {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.latencies) == 0 {
+		return nil
+	}
+	n := 1
+	for r.latencies[0].staged && n < len(r.latencies) && r.latencies[n].staged {
+		n++
+	}
+	return slices.Clone(r.latencies[:n])
+}
+
+// shownInterval is what was recorded since the last call by those that are shown, and the name for it.
+func (r *Run) shownInterval() (name string, h *hdrhistogram.Histogram) {
+	shown := r.shown()
+	if len(shown) == 0 {
+		return "", nil
+	}
+	h = shown[0].takeInterval()
+	for _, l := range shown[1:] {
+		h.Merge(l.takeInterval())
+	}
+	return shown[0].name, h
+}
+
 // Counter counts events. add may be called from any goroutine.
 type Counter struct {
 	name                  string
@@ -125,7 +154,9 @@ type stages struct {
 func (r *Run) stages(names ...string) *stages {
 	s := &stages{from: make([]atomic.Int64, len(names))}
 	for i, name := range names {
-		s.latencies = append(s.latencies, r.latency(name))
+		l := r.latency(name)
+		l.staged = true
+		s.latencies = append(s.latencies, l)
 		if i > 0 {
 			s.from[i].Store(endOfTime)
 		}

@@ -138,10 +138,6 @@ func (s *sampler) sample() {
 	r := s.r
 	r.mu.Lock()
 	rate := r.rate
-	var first *Latency
-	if len(r.latencies) > 0 {
-		first = r.latencies[0]
-	}
 	r.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +153,7 @@ func (s *sampler) sample() {
 	if s.now.ok && previous.ok {
 		x.CPU = max(0, (s.now.server.cpu-previous.server.cpu).Seconds()/span)
 	}
-	if first != nil {
-		h := first.takeInterval()
+	if _, h := r.shownInterval(); h != nil {
 		x.P50Ms, x.P99Ms = float64(h.ValueAtQuantile(50))/1e3, float64(h.ValueAtQuantile(99))/1e3
 	}
 	s.samples = append(s.samples, x)

@@ -175,14 +175,8 @@ func (w *work) report(ctx context.Context) {
 		case <-tick.C:
 		}
 		p := &progress{Counters: w.counters()}
-		w.r.mu.Lock()
-		var first *Latency
-		if len(w.r.latencies) > 0 {
-			first = w.r.latencies[0]
-		}
-		w.r.mu.Unlock()
-		if first != nil {
-			if h, err := encodeHistogram(first.name, first.takeInterval()); err == nil {
+		if name, interval := w.r.shownInterval(); interval != nil {
+			if h, err := encodeHistogram(name, interval); err == nil {
 				p.Latency = &h
 			}
 		}
