@@ -38,6 +38,9 @@ type Report struct {
 	// Interrupted is the phase in which the run was interrupted; then there is no verdict.
 	Interrupted string   `json:"interrupted,omitempty"`
 	Samples     []Sample `json:"-"` // for plots
+	// RateName and LatencyName are what the samples show over time.
+	RateName    string `json:"-"`
+	LatencyName string `json:"-"`
 }
 
 // Verdict says whether the run passed and, if not, why.
@@ -152,6 +155,15 @@ func (rp *Report) collect(r *Run) {
 			x.Curve = append(x.Curve, CurveStep{q, at(q)})
 		}
 		rp.Latencies = append(rp.Latencies, x)
+	}
+	if len(r.latencies) > 0 {
+		rp.LatencyName = r.latencies[0].name
+		if whose, ok := strings.CutSuffix(rp.LatencyName, " before"); ok {
+			rp.LatencyName = whose + ": publish to receive" // all stages are shown together
+		}
+	}
+	if r.rate != nil {
+		rp.RateName = r.rate.name
 	}
 	s := &r.sampler
 	s.mu.Lock()
