@@ -26,6 +26,7 @@ type benchCommand struct {
 	Storm    benchStorm    `cmd:"" help:"Everybody logs in at once, with a backlog or without: how fast, and what it does to others."`
 	Slow     benchSlow     `cmd:"" help:"Some readers read nothing for a time: the latency of the others."`
 	Ackstorm benchAckstorm `cmd:"" help:"Some clients acknowledge nothing for a time, then everything at once."`
+	Recovery benchRecovery `cmd:"" help:"A kill -9 over a full store: time until ready, memory, and whether all is there."`
 	Verify   benchVerify   `cmd:"" help:"A load among faults: a verdict on lost, duplicated, out of order, wrong user."`
 	Worker   benchWorker   `cmd:"" hidden:"" help:"A further process of the generator; it is started by the others."`
 }

@@ -179,6 +179,38 @@ func (b *benchAckstorm) Run(ctx context.Context, term *terminal) error {
 	return b.run(ctx, term, b.span(), scenario, err)
 }
 
+// benchRecovery is the scenario recovery.
+type benchRecovery struct {
+	benchFlags `embed:""`
+	Messages   int           `default:"1000000" help:"Messages that are stored, a multiple of --users."`
+	Users      int           `default:"10000" help:"Users they are for, who are absent."`
+	Payload    int           `default:"128" help:"Bytes of a payload, at least 24."`
+	Batch      int           `default:"256" help:"Messages in one PUBLISH frame at most."`
+	ReadyMax   time.Duration `default:"1m" help:"Longest time until the gateway is ready again; above it the verdict is no."`
+	Hold       time.Duration `default:"5s" help:"How long the gateway is left alone before its memory is read."`
+	Drain      bool          `default:"true" negatable:"" help:"Afterwards every user comes for its messages, and they are counted."`
+	AtOnce     int           `default:"500" help:"Users that come at a time."`
+	Duration   time.Duration `default:"15m" help:"Longest time for all of it."`
+}
+
+// Help is the long help of the command.
+func (benchRecovery) Help() string {
+	return `The gateway is always the run's own. Name a --start-dir on a disk: the system's default may be memory.
+
+Examples:
+  holdfast bench recovery --start-dir .
+  holdfast bench recovery --start-dir . --messages 10000000 --no-drain` + benchExits
+}
+
+// Run runs the scenario.
+func (b *benchRecovery) Run(ctx context.Context, term *terminal) error {
+	scenario, err := bench.Recovery(bench.RecoveryOptions{
+		Messages: b.Messages, Users: b.Users, PayloadBytes: b.Payload, Batch: b.Batch, ReadyMax: b.ReadyMax, Hold: b.Hold, Drain: b.Drain, AtOnce: b.AtOnce,
+	})
+	b.Start = true
+	return b.run(ctx, term, spanFlags{Duration: b.Duration}, scenario, err)
+}
+
 // benchVerify is the scenario verify.
 type benchVerify struct {
 	benchFlags  `embed:""`

@@ -63,7 +63,10 @@ func startServer(ctx context.Context, o StartOptions) (*process, error) {
 }
 
 // run starts the process on its data and waits until it is ready.
-func (p *process) run(ctx context.Context) error {
+func (p *process) run(ctx context.Context) error { return p.runWithin(ctx, startMax) }
+
+// runWithin is run with another limit for the time until it is ready.
+func (p *process) runWithin(ctx context.Context, limit time.Duration) error {
 	p.mu.Lock()
 	args := append([]string{"serve", "--data", p.data, "--listen", p.tcp, "--http", p.http, "--set", "log.format=json"}, p.o.Args...)
 	p.mu.Unlock()
@@ -83,7 +86,7 @@ func (p *process) run(ctx context.Context) error {
 	p.cmd, p.done, p.expected = cmd, done, false
 	p.mu.Unlock()
 	go p.follow(stderr, cmd, ready, done)
-	timer := time.NewTimer(startMax)
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-ready:
@@ -91,7 +94,7 @@ func (p *process) run(ctx context.Context) error {
 	case <-done:
 		return fmt.Errorf("the gateway ended before it was ready:\n%s", p.lastLog())
 	case <-timer.C:
-		err = fmt.Errorf("the gateway was not ready within %v:\n%s", startMax, p.lastLog())
+		err = fmt.Errorf("the gateway was not ready within %v:\n%s", limit, p.lastLog())
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
