@@ -7,8 +7,9 @@ GOLANGCI := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.
 FUZZTIME ?= 500x
 SIMTIME ?= 60
 IMAGE ?= holdfast
+ROUNDS ?= 1
 
-.PHONY: help build check lint fmt test race fuzz sim crash-long bench image
+.PHONY: help build check lint fmt test race fuzz sim crash-long bench compare image
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,10 +19,12 @@ build: ## the binary, static, as ./holdfast
 
 check: lint ## vet, linters, import graph and house rules: what to run before a commit
 	$(GO) vet ./...
+	$(GO) vet -C bench/peers ./...
 	$(GO) test -run 'Import|Libraries|OneLevel|Limits|Documented|Pure|NoInit|LeftForLater|Current|Exist|Links|Reaches' .
 
 lint: ## the linters alone
 	$(GOLANGCI) run ./...
+	cd bench/peers && $(GOLANGCI) run ./...
 
 fmt: ## format
 	gofmt -w .
@@ -32,6 +35,7 @@ PACKAGES = $$($(GO) list ./... | grep -v /e2e)
 test: ## every test
 	$(GO) test -timeout 15m $(TESTFLAGS) $(PACKAGES)
 	$(GO) test -timeout 15m $(TESTFLAGS) ./e2e
+	cd bench/peers && $(GO) test -timeout 15m $(TESTFLAGS) ./...
 
 race: ## every test with the race detector
 	$(MAKE) --no-print-directory test TESTFLAGS='-race -count=1'
@@ -50,6 +54,16 @@ crash-long: ## the kill -9 test, the long way: 60 kills under load
 
 bench: ## the micro benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem ./codec ./scheduler ./ack ./store ./delivery ./conn
+
+# bench/peers is a module of its own, so that the brokers are no dependency of the product. mosquitto runs on a configuration and a port
+# of the comparison's own, never as a service.
+compare: ## relay, mosquitto, mochi-mqtt and holdfast on the same work, ROUNDS times (1: about five minutes); the table, bench/compare.json and .md
+	@command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto || RUNLEVEL=1 apt-get install -y --no-install-recommends mosquitto
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	  $(GO) build -C bench/peers -o "$$tmp/" ./mochi ./relay ./compare; \
+	  CGO_ENABLED=0 $(GO) build -trimpath -o "$$tmp/holdfast" .; \
+	  "$$tmp/compare" --holdfast "$$tmp/holdfast" --mochi "$$tmp/mochi" --relay "$$tmp/relay" --rounds $(ROUNDS) --data . \
+	    --json bench/compare.json --markdown bench/compare.md $(if $(wildcard docs/performance.md),--page docs/performance.md) $(COMPAREFLAGS)
 
 image: ## the container image
 	docker build -t $(IMAGE) .

@@ -38,6 +38,7 @@ var externalHomes = map[string][]string{
 	"github.com/golang-jwt/jwt/v5":       {".", "conn"},
 	"github.com/HdrHistogram":            {"bench"},
 	"github.com/getkin/kin-openapi":      {"admin", "e2e"},
+	"github.com/mochi-mqtt":              nil, // bench/peers only, which is a module of its own
 	"golang.org/x/sys/unix":              {"conn", "store", "bench"},
 	"net/http":                           {".", "admin", "e2e", "bench"},
 	"github.com/VictoriaMetrics/metrics": {".", "admin", "conn", "delivery", "store"},
