@@ -165,10 +165,16 @@ type table struct {
 	parts [tableParts]tablePart
 }
 
+// A removed slot leaves a mark in its cell where others may stand behind it. Closing the gap instead would need the hash of each of
+// those, and so, for each, a look at an entry that nobody has touched for long.
 type tablePart struct {
 	cells []uint32
-	n     int
+	n     int // slots
+	marks int
 }
+
+// cellMark is no slot: the slab ends before it.
+const cellMark = 1<<32 - 1
 
 const (
 	tablePartBits = 10
@@ -181,8 +187,12 @@ func (t *table) part(h uint64) *tablePart { return &t.parts[h>>(64-tablePartBits
 func (t *table) insert(slot uint32) {
 	h := t.home(slot)
 	p := t.part(h)
-	if (p.n+1)*4 > len(p.cells)*3 {
-		t.resize(p, max(cellsMin, len(p.cells)*2))
+	if (p.n+p.marks+1)*4 > len(p.cells)*3 {
+		n := len(p.cells)
+		if p.n*2 >= n { // or the marks would be back soon
+			n *= 2
+		}
+		t.resize(p, max(cellsMin, n))
 	}
 	p.place(h, slot)
 	p.n++
@@ -206,17 +216,20 @@ func (t *table) reserve(n int) {
 func (p *tablePart) place(h uint64, slot uint32) {
 	mask := uint32(len(p.cells) - 1)
 	i := uint32(h) & mask
-	for p.cells[i] != 0 {
+	for p.cells[i] != 0 && p.cells[i] != cellMark {
 		i = (i + 1) & mask
+	}
+	if p.cells[i] == cellMark {
+		p.marks--
 	}
 	p.cells[i] = slot
 }
 
 func (t *table) resize(p *tablePart, n int) {
 	old := p.cells
-	p.cells = make([]uint32, n)
+	p.cells, p.marks = make([]uint32, n), 0
 	for _, slot := range old {
-		if slot != 0 {
+		if slot != 0 && slot != cellMark {
 			p.place(t.home(slot), slot)
 		}
 	}
@@ -234,13 +247,16 @@ func (t *table) remove(slot uint32) {
 		}
 		i = (i + 1) & mask
 	}
-	for j := (i + 1) & mask; p.cells[j] != 0; j = (j + 1) & mask {
-		// Whoever stands behind the gap and would be looked for before it moves into it.
-		if want := uint32(t.home(p.cells[j])) & mask; (j-want)&mask >= (j-i)&mask {
-			p.cells[i], i = p.cells[j], j
+	if p.cells[(i+1)&mask] != 0 {
+		p.cells[i] = cellMark
+		p.marks++
+	} else {
+		p.cells[i] = 0
+		for i = (i - 1) & mask; p.cells[i] == cellMark; i = (i - 1) & mask { // nobody stands behind these either
+			p.cells[i] = 0
+			p.marks--
 		}
 	}
-	p.cells[i] = 0
 	p.n--
 	if len(p.cells) > cellsMin && p.n*8 < len(p.cells) {
 		t.resize(p, len(p.cells)/2)
@@ -255,7 +271,7 @@ func (t *table) each(h uint64, f func(slot uint32) (stop bool)) {
 	}
 	mask := uint32(len(p.cells) - 1)
 	for i := uint32(h) & mask; p.cells[i] != 0; i = (i + 1) & mask {
-		if f(p.cells[i]) {
+		if p.cells[i] != cellMark && f(p.cells[i]) {
 			return
 		}
 	}
