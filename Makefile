@@ -57,5 +57,15 @@ crash-long: ## the kill -9 test, the long way: 60 kills under load
 bench: ## the micro benchmarks; BENCH=name, COUNT=5 for benchstat
 	$(GO) test -run '^$$' -bench '$(BENCH)' -count $(COUNT) -benchmem -timeout 60m ./codec ./scheduler ./ack ./store ./delivery ./conn
 
+# bench/peers is a module of its own, so that the brokers are no dependency of the product. mosquitto runs on a configuration and a port
+# of the comparison's own, never as a service.
+compare: ## relay, mosquitto, mochi-mqtt and holdfast on the same work, ROUNDS times (1: about five minutes); the table, bench/compare.json and .md
+	@command -v mosquitto >/dev/null || test -x /usr/sbin/mosquitto || RUNLEVEL=1 apt-get install -y --no-install-recommends mosquitto
+	@tmp=$$(mktemp -d); trap 'rm -rf "$$tmp"' EXIT; \
+	  $(GO) build -C bench/peers -o "$$tmp/" ./mochi ./relay ./compare; \
+	  CGO_ENABLED=0 $(GO) build -trimpath -o "$$tmp/holdfast" .; \
+	  "$$tmp/compare" --holdfast "$$tmp/holdfast" --mochi "$$tmp/mochi" --relay "$$tmp/relay" --rounds $(ROUNDS) --data . \
+	    --json bench/compare.json --markdown bench/compare.md $(if $(wildcard docs/performance.md),--page docs/performance.md) $(COMPAREFLAGS)
+
 image: ## the container image
 	docker build -t $(IMAGE) .
