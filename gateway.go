@@ -19,7 +19,7 @@ type gateway struct {
 func (g gateway) Login(s *conn.Session, c *codec.Connect, id conn.Identity) {
 	g.d.Login(delivery.LoginRequest{
 		Peer: s, User: []byte(id.User), Device: []byte(id.Device), Publisher: id.Publisher,
-		KeepaliveS: c.KeepaliveS, WindowMsgs: c.WindowMsgs, WindowBytes: c.WindowBytes, Remote: s.RemoteAddr(),
+		KeepaliveS: c.KeepaliveS, WindowMsgs: c.WindowMsgs, WindowBytes: c.WindowBytes,
 		Left: s.PeerShut(),
 	})
 }

@@ -176,3 +176,10 @@ func BenchmarkSendFlush16(b *testing.B) {
 		}
 	}
 }
+
+// Sessions of idle connections are most of what a node with many of them needs: 176 bytes is a size class of the allocator.
+func TestAnIdleSessionIsSmall(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) == 8 && unsafe.Sizeof(Session{}) > 176 {
+		t.Errorf("%d bytes", unsafe.Sizeof(Session{}))
+	}
+}

@@ -154,7 +154,7 @@ func TestStaleSessionNeverWritesIntoAnotherSocket(t *testing.T) {
 				list := all
 				mu.Unlock()
 				for _, session := range list[max(0, len(list)-50):] {
-					session.Send(pushFrame(1, []byte(session.Identity().User)))
+					session.Send(pushFrame(1, []byte(r.user(session))))
 					session.Unsent()
 				}
 				time.Sleep(100 * time.Microsecond)
@@ -323,7 +323,7 @@ func TestC1WhatHasArrivedIsHandledBeforeAClose(t *testing.T) {
 	r.login = func(s *Session, _ *codec.Connect, _ Identity) { s.Open(nil, welcome(s)); sessions <- s }
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	r.frame = func(from *Session, _ codec.Frame) (codec.Code, string) {
-		if from.Identity().User == "bob" {
+		if r.user(from) == "bob" {
 			close(entered) // the loop is busy: nothing of the old connection is read
 			<-goOn
 		}
@@ -354,7 +354,7 @@ func TestC1WhatHasArrivedIsHandledBeforeAStop(t *testing.T) {
 	r := newRecorder()
 	entered, goOn := make(chan struct{}), make(chan struct{})
 	r.frame = func(from *Session, _ codec.Frame) (codec.Code, string) {
-		if from.Identity().User == "bob" {
+		if r.user(from) == "bob" {
 			close(entered) // the loop is busy: nothing of the others is read
 			<-goOn
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 
 	"github.com/panjf2000/gnet/v2"
 	"golang.org/x/sys/unix"
@@ -43,10 +42,6 @@ func (e *events) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 		srv.cfg.Log.Debug("limiting a send queue", "error", err) // the peer is gone already: reading will say so
 	}
 	s := &Session{id: srv.sessions.Add(1), loop: l, conn: c, fd: int32(fd), aliveMs: srv.nowMs()}
-	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
-		ap := a.AddrPort()
-		s.remote, s.port = ap.Addr().As16(), ap.Port()
-	}
 	c.SetContext(s)
 	l.stats.accepts.Add(1)
 	l.schedule(s)

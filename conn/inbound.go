@@ -144,7 +144,7 @@ func (l *loop) login(s *Session, f codec.Frame) {
 	}
 	c.KeepaliveS = l.server.cfg.keepaliveS(c.KeepaliveS)
 	s.keepaliveS = uint32(c.KeepaliveS)
-	s.identity = id
+	s.expireAtMs = id.ExpireAtMs
 	s.seen = true
 	s.mu.Lock()
 	if s.state.Load() == stateFresh {

@@ -44,22 +44,24 @@ type recorder struct {
 	frames   []string
 	logins   int
 	closings map[*Session]int
+	users    map[*Session]string
 	changed  *sync.Cond
 }
 
 func newRecorder() *recorder {
-	r := &recorder{closings: make(map[*Session]int)}
+	r := &recorder{closings: make(map[*Session]int), users: make(map[*Session]string)}
 	r.changed = sync.NewCond(&r.mu)
 	return r
 }
 
 func welcome(s *Session) []byte {
-	return codec.AppendWelcome(nil, &codec.Welcome{SessionID: s.ID(), KeepaliveS: s.KeepaliveS(), User: []byte(s.Identity().User)})
+	return codec.AppendWelcome(nil, &codec.Welcome{SessionID: s.ID(), KeepaliveS: s.KeepaliveS()})
 }
 
 func (r *recorder) Login(s *Session, c *codec.Connect, id Identity) {
 	r.mu.Lock()
 	r.logins++
+	r.users[s] = id.User
 	r.changed.Broadcast()
 	r.mu.Unlock()
 	if r.login != nil {
@@ -67,6 +69,13 @@ func (r *recorder) Login(s *Session, c *codec.Connect, id Identity) {
 		return
 	}
 	s.Open(r, welcome(s))
+}
+
+// user is who logged in.
+func (r *recorder) user(s *Session) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.users[s]
 }
 
 func (r *recorder) Frame(s *Session, f codec.Frame) (codec.Code, string) {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/panjf2000/gnet/v2"
+	"golang.org/x/sys/unix"
 
 	"holdfast/codec"
 )
@@ -23,49 +24,50 @@ const (
 
 // Session is one connection. Its exported methods may be called from any goroutine and never block, unless they say otherwise.
 type Session struct {
+	// There is one for every idle connection, so its size counts: see TestAnIdleSessionIsSmall.
+
 	// Static after accept.
-	id     uint64
-	loop   *loop
-	remote [16]byte // address, IPv4 mapped
-	port   uint16
+	id   uint64
+	loop *loop
 
 	// Written on the loop before Handler.Login sees the session; static afterwards.
+	expireAtMs int64 // of the token, Unix; 0: never
 	keepaliveS uint32
-	identity   Identity
 
 	// Written once by Open before the state becomes open; read by anybody who has seen that state.
 	attachment any
 
+	state atomic.Uint32 // rises under mu; read anywhere
+
 	// Written once by Close before the state becomes closing; read by the loop when it has seen that state.
 	hearOut bool // closed while open: what has arrived is handled before Handler.Closed
 
-	state atomic.Uint32 // rises under mu; read anywhere
-
 	// Guarded by mu.
+	writable     bool // the watcher saw room in the full socket
+	resume       bool // Open was called: parse what waits in the inbound buffer
+	queued       bool // on the loop's dirty queue, or held
 	mu           sync.Mutex
 	out          *outBuffer // frames not yet taken by the loop
 	fd           int32      // -1 once gone
 	queuedBytes  int32      // given to the outbox, not yet taken by the kernel
 	queuedFrames int32
 	closeCode    codec.Code
-	queued       bool // on the loop's dirty queue
 	wantsDrained bool // a Send was refused: Handler.Drained is due
-	writable     bool // the watcher saw room in the full socket
-	resume       bool // Open was called: parse what waits in the inbound buffer
-
-	next *Session // dirty queue link: owned by whoever set queued, then by the loop
+	prompt       bool // out has a frame that is not to be held up
 
 	// Owned by the loop.
+	next       *Session // dirty queue link: owned by whoever set queued, then by the loop
 	conn       gnet.Conn
 	head       *outBuffer // partly written: goes out before out
 	timerPrev  *Session
 	timerNext  *Session
-	timerTick  int64
-	aliveMs    int64 // last complete frame; until Open: the time of accept. Since lingering: its start
-	progressMs int64 // when a byte of a blocked outbox was last seen to get on
-	unsent     int32 // kernel send queue at that time
-	leftover   int32 // bytes left in the inbound buffer by the last read, for counting
-	need       int32 // buffered bytes below which there is no complete frame
+	aliveMs    int64  // last complete frame; until Open: the time of accept. Since lingering: its start
+	progressMs int64  // when a byte of a blocked outbox was last seen to get on
+	timerTick  int32  // of the wheel; enough for 17 years
+	unsent     int32  // kernel send queue at progressMs
+	leftover   int32  // bytes left in the inbound buffer by the last read, for counting
+	need       int32  // buffered bytes below which there is no complete frame
+	wroteMs    uint16 // when the kernel last took something; the low bits of the server's clock
 	timerArmed bool
 	blocked    bool // the socket was full: the watcher will put us on the dirty queue
 	seen       bool // the Handler knows this session
@@ -77,15 +79,17 @@ type Session struct {
 // ID is the session id: unique among all sessions of this process, and with overwhelming probability over restarts.
 func (s *Session) ID() uint64 { return s.id }
 
-// Identity is who logged in; valid from Handler.Login on.
-func (s *Session) Identity() Identity { return s.identity }
-
 // KeepaliveS is the negotiated keepalive in seconds; valid from Handler.Login on.
 func (s *Session) KeepaliveS() uint64 { return uint64(s.keepaliveS) }
 
-// RemoteAddr is the peer's address and port.
+// RemoteAddr is the peer's address and port, empty when the connection is over. It costs one system call.
 func (s *Session) RemoteAddr() string {
-	return netip.AddrPortFrom(netip.AddrFrom16(s.remote).Unmap(), s.port).String()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return ""
+	}
+	return peerAddr(int(s.fd))
 }
 
 // PeerShut reports whether the peer has closed its side, or reset the connection, although what it sent before may still be
@@ -165,6 +169,7 @@ func (s *Session) SendControl(frame []byte) bool {
 		s.Close(codec.CodeSlowConsumer, "too many unread replies", 0)
 		return false
 	}
+	s.prompt = true
 	s.appendLocked(frame)
 	push := s.markLocked()
 	s.mu.Unlock()
@@ -254,5 +259,21 @@ func (s *Session) enterPass() bool {
 func (s *Session) wake(push bool) {
 	if push {
 		s.loop.push(s)
+	}
+}
+
+// peerAddr is the address of a socket's peer, empty when there is none any more.
+func peerAddr(fd int) string {
+	sa, err := unix.Getpeername(fd)
+	if err != nil {
+		return ""
+	}
+	switch a := sa.(type) {
+	case *unix.SockaddrInet4:
+		return netip.AddrPortFrom(netip.AddrFrom4(a.Addr), uint16(a.Port)).String()
+	case *unix.SockaddrInet6:
+		return netip.AddrPortFrom(netip.AddrFrom16(a.Addr).Unmap(), uint16(a.Port)).String()
+	default:
+		return ""
 	}
 }

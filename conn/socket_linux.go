@@ -22,8 +22,9 @@ func kernelUnread(fd int) int {
 
 // peerShut reports whether the peer of fd has closed its side or reset the connection.
 func peerShut(fd int) bool {
-	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-	return err == nil && info.State != unix.BPF_TCP_ESTABLISHED
+	p := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+	n, err := unix.Poll(p[:], 0)
+	return err == nil && n > 0
 }
 
 // limitUnsent bounds what the kernel buffers behind what is in flight.

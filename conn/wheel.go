@@ -32,13 +32,13 @@ func (l *loop) scheduleAt(s *Session, atMs int64) {
 	w := &l.wheel
 	tick := min(max(tickAfter(atMs), w.tick+1), w.tick+wheelSlots-1)
 	if s.timerArmed {
-		if s.timerTick == tick {
+		if s.timerTick == int32(tick) {
 			return
 		}
 		l.unschedule(s)
 	}
 	slot := &w.slots[tick%wheelSlots]
-	s.timerArmed, s.timerTick, s.timerPrev, s.timerNext = true, tick, nil, *slot
+	s.timerArmed, s.timerTick, s.timerPrev, s.timerNext = true, int32(tick), nil, *slot
 	if *slot != nil {
 		(*slot).timerPrev = s
 	}
@@ -101,8 +101,8 @@ func (l *loop) deadlineMs(s *Session) int64 {
 		if s.blocked {
 			at = min(at, s.progressMs+cfg.StallTimeout.Milliseconds())
 		}
-		if s.identity.ExpireAtMs != 0 {
-			at = min(at, l.server.nowMs()+s.identity.ExpireAtMs-time.Now().UnixMilli())
+		if s.expireAtMs != 0 {
+			at = min(at, l.server.nowMs()+s.expireAtMs-time.Now().UnixMilli())
 		}
 		return at
 	case stateLingering:
@@ -170,7 +170,7 @@ func (l *loop) overdue(s *Session, nowMs int64) (codec.Code, string) {
 		return codec.CodeKeepaliveTimeout, "no complete frame for 1.5 keepalives"
 	case s.blocked && nowMs >= s.progressMs+l.server.cfg.StallTimeout.Milliseconds() && !l.progressed(s, nowMs):
 		return codec.CodeSlowConsumer, "no byte read for too long"
-	case s.identity.ExpireAtMs != 0 && time.Now().UnixMilli() >= s.identity.ExpireAtMs:
+	case s.expireAtMs != 0 && time.Now().UnixMilli() >= s.expireAtMs:
 		return codec.CodeTokenExpired, "token expired"
 	}
 	return codec.CodeNone, ""

@@ -4,6 +4,7 @@ package delivery
 
 import (
 	"testing"
+	"unsafe"
 
 	"holdfast/codec"
 )
@@ -101,5 +102,12 @@ func BenchmarkPushAndAck(b *testing.B) {
 	for i := 0; i < b.N; i += 16 {
 		h.push(16)
 		h.ackAll()
+	}
+}
+
+// An idle connection has a link like any other: 192 bytes is a size class of the allocator.
+func TestALinkIsSmall(t *testing.T) {
+	if unsafe.Sizeof(uintptr(0)) == 8 && unsafe.Sizeof(Link{}) > 192 {
+		t.Errorf("%d bytes", unsafe.Sizeof(Link{}))
 	}
 }

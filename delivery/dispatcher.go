@@ -28,6 +28,8 @@ type Dispatcher struct {
 	wallMs atomic.Int64
 
 	draining atomic.Bool
+	resting  atomic.Bool   // the ticker ticks slowly, since no timer is set
+	hurried  chan struct{} // one token: it is to look now
 	stop     chan struct{} // closed by Close: ticker and sweeper end
 	closing  sync.Once
 	clocks   sync.WaitGroup // ticker and sweeper
@@ -41,8 +43,9 @@ type Dispatcher struct {
 var ErrClosed = errors.New("delivery is closed")
 
 const (
-	tickEvery      = 10 * time.Millisecond
-	laneTickEvery  = 10 // ticks: 100 ms
+	tickEvery      = 10 * time.Millisecond  // while timers are set
+	restEvery      = 100 * time.Millisecond // while none is
+	laneTickEvery  = 100                    // ms
 	sweepEvery     = time.Second
 	sweepBatch     = 256
 	sweepsMax      = 64 // batches in a row: 16,384 endings a second
@@ -58,7 +61,7 @@ func NewDispatcher(c Config, s Store, set *metrics.Set, log *slog.Logger) (*Disp
 		return nil, fmt.Errorf("delivery settings: %w", err)
 	}
 	d := &Dispatcher{
-		log: log, start: time.Now(), stop: make(chan struct{}),
+		log: log, start: time.Now(), stop: make(chan struct{}), hurried: make(chan struct{}, 1),
 		publishers: make(map[*Link]struct{}),
 	}
 	d.wallMs.Store(d.start.UnixMilli() - 1)
@@ -111,33 +114,65 @@ func (d *Dispatcher) laneOf(shard int) *lane { return d.lanes[shard%len(d.lanes)
 
 func (d *Dispatcher) laneOfLink(l *Link) *lane { return d.laneOf(ack.ShardOf(l.userHash)) }
 
-// tick finds what has timed out and tells the lanes.
+// tick finds what has timed out and tells the lanes. A node on which nothing is in flight rests: a new timer is set for an ACK
+// timeout at least, so a slow tick sees it in time and the ticks after that are fast; what may be set for less hurries the ticker.
 func (d *Dispatcher) tick() {
-	ticker := time.NewTicker(tickEvery)
-	defer ticker.Stop()
+	rest := max(min(restEvery, d.core.config.AckTimeout/2), tickEvery)
+	timer := time.NewTimer(tickEvery)
+	defer timer.Stop()
+	lanesAt := int64(0)
 	var fired []ack.Expired
-	for n := 1; ; n++ {
+	for {
 		select {
 		case <-d.stop:
 			return
-		case <-ticker.C:
+		case <-timer.C:
+		case <-d.hurried:
 		}
+		d.resting.Store(false) // before the table is looked at: what is set from now on is seen, or hurries
 		now := d.now()
-		for {
-			fired = d.core.table.Expire(now.MonoMs, fired[:0], expireBatch)
-			for i := range fired {
-				d.laneOf(fired[i].Handle.Session().Shard()).fire(fired[i])
-			}
-			if len(fired) < expireBatch {
-				break
-			}
-		}
-		if n%laneTickEvery == 0 {
+		fired = d.fire(now, fired)
+		if now.MonoMs >= lanesAt {
+			lanesAt = now.MonoMs + laneTickEvery
 			d.followClock(time.Now().UnixMilli())
 			for _, l := range d.lanes {
 				l.wantTick()
 			}
+			if len(fired) == 0 {
+				d.resting.Store(true)
+				inTable := d.core.table.Stats()
+				d.resting.Store(inTable.Entries == inTable.Parked)
+			}
 		}
+		if d.resting.Load() {
+			timer.Reset(rest)
+		} else {
+			timer.Reset(tickEvery)
+		}
+	}
+}
+
+// fire tells the lanes what has timed out; the last of it is returned, for its memory.
+func (d *Dispatcher) fire(now Now, fired []ack.Expired) []ack.Expired {
+	for {
+		fired = d.core.table.Expire(now.MonoMs, fired[:0], expireBatch)
+		for i := range fired {
+			d.laneOf(fired[i].Handle.Session().Shard()).fire(fired[i])
+		}
+		if len(fired) < expireBatch {
+			return fired
+		}
+	}
+}
+
+// hurry has a resting ticker tick: a timer may have been set that is due before its next look.
+func (d *Dispatcher) hurry() {
+	if !d.resting.Load() {
+		return
+	}
+	select {
+	case d.hurried <- struct{}{}:
+	default: // it will look
 	}
 }
 

@@ -98,6 +98,7 @@ func (d *Dispatcher) Nack(l *Link, n *codec.Nack) (codec.Code, string) {
 	if n.Never {
 		d.log.Info("a device refused a message for good", "user", l.user, "device", l.device, "number", n.Number, "reason", string(n.Reason))
 	}
+	defer d.hurry() // it may come again sooner than after an ACK timeout
 	return d.after(l, d.core.nack(l, n, d.now()))
 }
 

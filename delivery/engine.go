@@ -9,20 +9,20 @@ import (
 	"holdfast/codec"
 )
 
-// Engine decides for the users of one lane: who gets a message now, later or never. It belongs to one goroutine, takes the time
+// Engine decides for the users of one lane: who gets a message now, later or never. It belongs to one goroutine at a time, takes the time
 // as an argument and its randomness from outside, and starts nothing: whoever drives it tells it events and calls Turn.
 type Engine struct {
 	// Static after construction.
 	core *core
 	rand *rand.Rand
 
-	users   map[string]*userState // connected users
-	links   map[uint64]*Link      // by session id
-	streaks map[QueueID]uint8     // sessions in a row that ended without an ACK although something was in flight
-	ready   []*Link               // waiting for their turn to be pumped, in order
-	spare   []*Link               // the other buffer of ready
-	tended  []*Link               // links that Tick looks after
-	leaving bool                  // GoAway was called: nobody is let in any more
+	users   map[string]*Link  // the first link of each connected user
+	links   map[uint64]*Link  // by session id
+	streaks map[QueueID]uint8 // sessions in a row that ended without an ACK although something was in flight
+	ready   []*Link           // waiting for their turn to be pumped, in order
+	spare   []*Link           // the other buffer of ready
+	tended  []*Link           // links that Tick looks after
+	leaving bool              // GoAway was called: nobody is let in any more
 
 	// Scratch of one call.
 	targets []QueueID
@@ -53,7 +53,7 @@ const (
 func newEngine(c *core, r *rand.Rand) *Engine {
 	return &Engine{
 		core: c, rand: r,
-		users: make(map[string]*userState), links: make(map[uint64]*Link), streaks: make(map[QueueID]uint8),
+		users: make(map[string]*Link), links: make(map[uint64]*Link), streaks: make(map[QueueID]uint8),
 	}
 }
 
@@ -91,6 +91,9 @@ func (e *Engine) Turn(now Now) bool {
 	return len(e.ready) > 0
 }
 
+// Waiting reports whether Turn has anything to do.
+func (e *Engine) Waiting() bool { return len(e.ready) > 0 }
+
 // Ticking reports whether Tick has anything to do.
 func (e *Engine) Ticking() bool { return len(e.tended) > 0 }
 
@@ -115,9 +118,9 @@ func (e *Engine) look(l *Link, now Now) bool {
 		e.lookStuck(l, now)
 		again = true
 	}
-	if len(l.delayed) > 0 {
+	if more := l.rare(); len(more.delayed) > 0 {
 		e.lookDelayed(l, now)
-		again = again || len(l.delayed) > 0
+		again = again || len(more.delayed) > 0
 	}
 	if l.hold&holdDrain != 0 {
 		e.lookDrain(l, now)
@@ -134,35 +137,33 @@ func (e *Engine) look(l *Link, now Now) bool {
 
 // lookStuck ends the stuck state when bytes move again or an ACK came in, and closes the connection when that takes too long.
 func (e *Engine) lookStuck(l *Link, now Now) {
-	if now.MonoMs < l.checkMs {
+	if now.MonoMs < l.rare().checkMs {
 		return
 	}
-	l.checkMs = now.MonoMs + stuckCheckMs
+	l.rare().checkMs = now.MonoMs + stuckCheckMs
 	state, _ := e.core.table.State(l.session)
 	switch {
-	case l.peer.Unsent() == 0 || state.LastAckMs >= l.stuckMs:
+	case l.peer.Unsent() == 0 || state.LastAckMs >= l.rare().stuckMs:
 		l.clearHold(holdStuck)
 		e.enqueue(l)
-	case now.MonoMs-l.stuckMs >= e.core.config.StuckClose.Milliseconds():
+	case now.MonoMs-l.rare().stuckMs >= e.core.config.StuckClose.Milliseconds():
 		e.core.count.slowClosed.Inc()
-		l.checkMs = math.MaxInt64 // once
+		l.rare().checkMs = math.MaxInt64 // once
 		l.peer.Close(codec.CodeSlowConsumer, "neither bytes taken nor messages acknowledged", 0)
 	}
 }
 
 // Check panics when what must always hold of a lane does not. Costly: for tests and the simulation.
 func (e *Engine) Check() {
-	for name, u := range e.users {
-		assert(len(u.links) > 0, "user %q is kept without a link", name)
-		for _, l := range u.links {
-			assert(l.user == name && l.owner == u, "link of %q is filed under %q", l.user, name)
+	total := 0
+	for name, l := range e.users {
+		assert(l != nil, "user %q is kept without a link", name)
+		for ; l != nil; l = l.next {
+			total++
+			assert(l.user == name, "link of %q is filed under %q", l.user, name)
 			assert(e.links[l.sessionID] == l, "link of %q is not found by its session", name)
 			e.checkLink(l)
 		}
-	}
-	total := 0
-	for _, u := range e.users {
-		total += len(u.links)
 	}
 	assert(total == len(e.links), "%d links by user, %d by session", total, len(e.links))
 }
@@ -171,7 +172,7 @@ func (e *Engine) checkLink(l *Link) {
 	assert(l.state == linkOpen, "a link that is over is still filed")
 	state, open := e.core.table.State(l.session)
 	assert(open, "an open link has no session in the table")
-	assert(state.InFlight <= l.window.MsgsMax, "%d in flight in a window of %d", state.InFlight, l.window.MsgsMax)
+	assert(state.InFlight <= int(l.windowMsgs), "%d in flight in a window of %d", state.InFlight, l.windowMsgs)
 	assert(l.troubled.Load() == l.wantsAcks(), "the event loop does not know what the lane waits for")
 	waits := l.hold != 0 || l.queued || l.wakeQueued.Load() || l.careful || l.tended || state.InFlight > 0
 	assert(!l.backlog || waits, "link of %q has a backlog and nothing that would send it", l.user)

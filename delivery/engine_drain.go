@@ -21,7 +21,7 @@ func (e *Engine) GoAway(windowMs, deadlineMs int64, servers string, now Now) {
 			ReconnectAfterMs: uint64(afterMs), DeadlineMs: uint64(deadlineMs), Servers: []byte(servers),
 		})
 		l.peer.Send(e.frame)
-		l.goneMs = now.MonoMs + afterMs
+		l.rare().goneMs = now.MonoMs + afterMs
 		l.setHold(holdDrain)
 		e.tend(l)
 	}
@@ -29,7 +29,7 @@ func (e *Engine) GoAway(windowMs, deadlineMs int64, servers string, now Now) {
 
 // lookDrain closes a link whose time has come and that has nothing in flight.
 func (e *Engine) lookDrain(l *Link, now Now) {
-	if now.MonoMs < l.goneMs {
+	if now.MonoMs < l.rare().goneMs {
 		return
 	}
 	if state, _ := e.core.table.State(l.session); state.InFlight > 0 {

@@ -40,19 +40,17 @@ func (e *Engine) Cancel(r *Record, now Now) bool {
 
 // endStored ends a delivery wherever it is: only stored, or in flight on one of the user's links.
 func (e *Engine) endStored(ref Ref, user string, end Ending, now Now) bool {
-	if u := e.users[user]; u != nil {
-		for _, l := range u.links {
-			h, entry, ok := e.core.table.Find(l.session, fromRef(ref))
-			if !ok {
-				continue
-			}
-			_, wake, won := e.core.table.Take(h)
-			if !won {
-				return false // an ACK came first
-			}
-			end.Attempts = attemptsMade(&entry)
-			e.freed(l, wake)
+	for l := e.users[user]; l != nil; l = l.next {
+		h, entry, ok := e.core.table.Find(l.session, fromRef(ref))
+		if !ok {
+			continue
 		}
+		_, wake, won := e.core.table.Take(h)
+		if !won {
+			return false // an ACK came first
+		}
+		end.Attempts = attemptsMade(&entry)
+		e.freed(l, wake)
 	}
 	return e.core.endOne(end, now)
 }

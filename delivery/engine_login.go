@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"errors"
+	"math"
 
 	"holdfast/ack"
 	"holdfast/codec"
@@ -61,11 +62,11 @@ func (e *Engine) unclaimed(l *Link, err error) {
 // connection may still be on their way to another event loop, and what they confirm must not be sent again.
 func (e *Engine) replace(old, heir *Link) {
 	e.core.count.takeovers.Inc()
-	if waiting := old.heir; waiting != nil {
+	if waiting := old.heir(); waiting != nil {
 		waiting.state = linkOver
 		waiting.peer.Close(codec.CodeReplaced, replacedReason, 0)
 	}
-	old.heir = heir
+	old.rare().heir = heir
 	old.setHold(holdHeir)
 	old.peer.Close(codec.CodeReplaced, replacedReason, 0)
 }
@@ -95,44 +96,46 @@ func (e *Engine) enter(l *Link, now Now) {
 }
 
 // admit takes a login token of the device and returns how long to wait when there is none. The bucket lives as long as the device
-// is connected: it is there for two clients that replace each other for ever.
+// is connected: it is there for two clients that replace each other for ever. It is made at the first takeover, as it would be had it
+// been full at the login before: most devices are never taken over.
 func (e *Engine) admit(l, old *Link, now Now) (waitMs int64) {
 	c := &e.core.config
 	if old == nil {
-		l.logins = scheduler.NewBucket(c.LoginsPerMinute/60, float64(c.LoginBurst), now.MonoMs)
-		l.logins.Take(now.MonoMs, 1)
 		return 0
 	}
-	if !old.logins.Take(now.MonoMs, 1) {
-		return max(1, old.logins.WaitMs(now.MonoMs, 1))
+	logins := &old.rare().logins
+	if *logins == (scheduler.Bucket{}) {
+		loginMs := now.MonoMs - (now.WallMs - old.connectedMs)
+		*logins = scheduler.NewBucket(c.LoginsPerMinute/60, float64(c.LoginBurst), loginMs)
+		logins.Take(loginMs, 1)
 	}
-	l.logins = old.logins
+	if !logins.Take(now.MonoMs, 1) {
+		return max(1, logins.WaitMs(now.MonoMs, 1))
+	}
+	l.rare().logins = *logins
 	return 0
 }
 
 // open fills in what holds for this login. State and cursor stand before the first message: everything stored comes again.
 func (e *Engine) open(l *Link, now Now) {
 	c := &e.core.config
-	l.window = ack.Window{MsgsMax: smaller(l.window.MsgsMax, c.WindowMsgs), BytesMax: smaller(l.window.BytesMax, c.WindowBytes)}
+	l.windowMsgs, l.windowBytes = smaller(l.windowMsgs, c.WindowMsgs), smaller(l.windowBytes, c.WindowBytes)
 	l.connectedMs = now.WallMs
 	for l.sessionID == 0 || e.links[l.sessionID] != nil {
 		l.sessionID = e.rand.Uint64()
 	}
-	l.session = e.core.table.Open(ack.Open{UserHash: l.userHash, Window: l.window, Owner: l.sessionID})
-	if c.PaceUserPerSecond > 0 {
-		l.pace = scheduler.NewBucket(c.PaceUserPerSecond, max(c.PaceUserPerSecond/10, 1), now.MonoMs)
-	}
+	l.session = e.core.table.Open(ack.Open{UserHash: l.userHash, Window: ack.Window{MsgsMax: int(l.windowMsgs), BytesMax: int(l.windowBytes)}, Owner: l.sessionID})
 	l.state, l.backlog = linkOpen, true
 	l.careful = e.streaks[l.queue] >= streakCareful
 	l.troubled.Store(l.wantsAcks())
 }
 
 // smaller is what the client wished, but not more than the server allows; 0 wishes nothing.
-func smaller(wished, allowed int) int {
-	if wished == 0 {
-		return allowed
+func smaller(wished int32, allowed int) int32 {
+	if most := int32(min(allowed, math.MaxInt32)); wished == 0 || wished > most {
+		return most
 	}
-	return min(wished, allowed)
+	return wished
 }
 
 // welcome encodes the WELCOME of l. The request-id base is random: an id of another session is never a good one here.
@@ -148,10 +151,10 @@ func (e *Engine) welcome(l *Link, now Now) []byte {
 // welcome is what every WELCOME says.
 func (c *core) welcome(l *Link, now Now) codec.Welcome {
 	return codec.Welcome{
-		KeepaliveS:    l.keepaliveS,
+		KeepaliveS:    uint64(l.keepaliveS),
 		AckTimeoutMs:  uint64(c.ackTimeoutMs),
-		WindowMsgs:    uint64(l.window.MsgsMax),
-		WindowBytes:   uint64(l.window.BytesMax),
+		WindowMsgs:    uint64(l.windowMsgs),
+		WindowBytes:   uint64(l.windowBytes),
 		PublishWindow: uint64(c.config.PublishWindow),
 		FrameBytesMax: uint64(c.config.FrameBytesMax),
 		ServerTimeMs:  uint64(now.WallMs),
@@ -162,14 +165,30 @@ func (c *core) welcome(l *Link, now Now) codec.Welcome {
 }
 
 func (e *Engine) file(l *Link) {
-	user := e.users[l.user]
-	if user == nil {
-		user = new(userState)
-		e.users[l.user] = user
+	if first := e.users[l.user]; first != nil {
+		l.next, first.next = first.next, l // the key stays the string of the first
+	} else {
+		e.users[l.user] = l
 	}
-	l.owner = user
-	user.links = append(user.links, l)
 	e.links[l.sessionID] = l
+}
+
+func (e *Engine) unfile(l *Link) {
+	delete(e.links, l.sessionID)
+	at := e.users[l.user]
+	if at == l {
+		// The key's string is that of a link which is over: it is put in anew with the string of one that is not.
+		delete(e.users, l.user)
+		if l.next != nil {
+			e.users[l.next.user] = l.next
+		}
+	} else {
+		for at.next != l {
+			at = at.next
+		}
+		at.next = l.next
+	}
+	l.next = nil
 }
 
 // Refresh tells the store that the connected devices are still there: one that stays connected for longer than the retention of
@@ -188,8 +207,8 @@ func (e *Engine) Gone(l *Link, now Now) {
 		return
 	}
 	e.retire(l, now)
-	if heir := l.heir; heir != nil {
-		l.heir = nil
+	if heir := l.heir(); heir != nil {
+		l.seldom.heir = nil
 		e.enter(heir, now)
 	}
 }
@@ -222,12 +241,11 @@ func (e *Engine) retire(l *Link, now Now) {
 		}
 	}
 	e.remember(l.queue, silent && len(entries) > 0)
-	l.state, l.backlog, l.resume, l.delayed = linkOver, false, false, nil
-	delete(e.links, l.sessionID)
-	l.owner.remove(l)
-	if len(l.owner.links) == 0 {
-		delete(e.users, l.user)
+	l.state, l.backlog, l.resume = linkOver, false, false
+	if l.seldom != nil {
+		l.seldom.delayed = nil
 	}
+	e.unfile(l)
 	e.core.count.online.Add(-1)
 }
 

@@ -100,8 +100,8 @@ func TestLongNackDelayFreesItsPlaceInTheWindow(t *testing.T) {
 		t.Fatalf("%d live", h.store.live)
 	}
 	h.advance(time.Second)
-	if len(l.delayed) != 1 {
-		t.Fatalf("%d delayed", len(l.delayed))
+	if len(l.rare().delayed) != 1 {
+		t.Fatalf("%d delayed", len(l.rare().delayed))
 	}
 }
 

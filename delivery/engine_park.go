@@ -23,9 +23,10 @@ func (e *Engine) park(l *Link, now Now) {
 	}
 	l.clearHold(holdStalled)
 	l.setHold(holdParked)
-	l.probe = Ref{}
-	if l.trials == 0 {
-		l.trialMs = now.MonoMs + e.core.ackTimeoutMs
+	more := l.rare()
+	more.probe = Ref{}
+	if more.trials == 0 {
+		more.trialMs = now.MonoMs + e.core.ackTimeoutMs
 	}
 	if l.backlog {
 		e.tend(l)
@@ -40,7 +41,8 @@ func (e *Engine) Wake(l *Link, now Now) {
 	}
 	if l.wantsAcks() {
 		l.resume = l.resume || l.hold&holdParked != 0
-		l.careful, l.trials, l.probe = false, 0, Ref{}
+		l.careful = false
+		l.rare().trials, l.rare().probe = 0, Ref{}
 		l.clearHold(holdStuck | holdStalled | holdParked)
 	}
 	e.enqueue(l)
@@ -66,7 +68,7 @@ func (e *Engine) Delay(l *Link, ref Ref, dueMs int64, now Now) {
 	r, wake := e.core.table.Park(h, uint8(StatusRetrying))
 	switch r {
 	case ack.ParkKept:
-		l.delayed = append(l.delayed, delayed{ref: ref, dueMs: dueMs})
+		l.rare().delayed = append(l.rare().delayed, delayed{ref: ref, dueMs: dueMs})
 		e.tend(l)
 	case ack.ParkRemoved: // the store has it, for the next login
 		e.core.count.parkedLimit.Inc()
@@ -77,8 +79,9 @@ func (e *Engine) Delay(l *Link, ref Ref, dueMs int64, now Now) {
 
 // lookDelayed sends again what was refused for a time that is over.
 func (e *Engine) lookDelayed(l *Link, now Now) {
-	kept := l.delayed[:0]
-	for _, d := range l.delayed {
+	more := l.rare()
+	kept := more.delayed[:0]
+	for _, d := range more.delayed {
 		if d.dueMs > now.MonoMs || l.hold != 0 || now.MonoMs < l.retryMs {
 			kept = append(kept, d)
 			continue
@@ -92,8 +95,8 @@ func (e *Engine) lookDelayed(l *Link, now Now) {
 			kept = append(kept, d)
 		}
 	}
-	clear(l.delayed[len(kept):])
-	l.delayed = kept
+	clear(more.delayed[len(kept):])
+	more.delayed = kept
 }
 
 // fits reports whether a parked message has room in the window now. It is asked before the retry budget is: a message that cannot go

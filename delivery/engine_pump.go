@@ -1,6 +1,9 @@
 package delivery
 
-import "holdfast/codec"
+import (
+	"holdfast/codec"
+	"holdfast/scheduler"
+)
 
 // pumpOrder is the order of the classes: within one connection urgent goes first and bulk last.
 var pumpOrder = [...]codec.Priority{codec.PriorityUrgent, codec.PriorityNormal, codec.PriorityBulk}
@@ -103,8 +106,12 @@ func (e *Engine) pumpRoom(l *Link, most int) (msgs, bytes int) {
 
 // takePace takes tokens for up to n messages, of the device and of the node.
 func (e *Engine) takePace(l *Link, n int, now Now) int {
-	if e.core.config.PaceUserPerSecond > 0 {
-		n = l.pace.TakeUpTo(now.MonoMs, n)
+	if perSecond := e.core.config.PaceUserPerSecond; perSecond > 0 {
+		pace := &l.rare().pace
+		if *pace == (scheduler.Bucket{}) { // nothing was taken yet, so it is full
+			*pace = scheduler.NewBucket(perSecond, max(perSecond/10, 1), now.MonoMs)
+		}
+		n = pace.TakeUpTo(now.MonoMs, n)
 	}
 	if e.core.config.PaceNodePerSecond > 0 && n > 0 {
 		n = e.core.pace.takeUpTo(now.MonoMs, n)

@@ -5,6 +5,15 @@ import (
 	"holdfast/codec"
 )
 
+// pushChain is Push for the items of a batch that are chained from first.
+func (e *Engine) pushChain(b *Batch, first int32, now Now) {
+	for i := first; i >= 0; {
+		next := b.items[i].next // read before: the batch may be gone after Push
+		e.Push(b, int(i), now)
+		i = next
+	}
+}
+
 // Push routes message i of a batch: into the store for every device, and onto the sockets of those that are up to date. Both
 // happen at once; the batch hears from the store.
 func (e *Engine) Push(b *Batch, i int, now Now) {
@@ -103,7 +112,9 @@ func (e *Engine) send(l *Link, cmd *Command, item *Item, fromBacklog bool, now N
 		l.retryMs = now.MonoMs + storeRetryMs
 		return sendBlocked
 	default:
-		l.trialMs = now.MonoMs + c.ackTimeoutMs // matters to a stalled link only: its full window is no reason to look all the time
+		if l.hold&(holdStalled|holdParked) != 0 {
+			l.rare().trialMs = now.MonoMs + c.ackTimeoutMs // its full window is no reason to look all the time
+		}
 		return sendBlocked
 	}
 	p := cmd.push()
@@ -119,8 +130,9 @@ func (e *Engine) send(l *Link, cmd *Command, item *Item, fromBacklog bool, now N
 	}
 	l.cursor[cmd.Priority] = item.Ref.Seq
 	if l.hold&(holdStalled|holdParked) != 0 {
-		l.trialMs = now.MonoMs + c.ackTimeoutMs<<l.trials
-		l.trials = min(l.trials+1, trialShiftMax)
+		more := l.rare()
+		more.trialMs = now.MonoMs + c.ackTimeoutMs<<more.trials
+		more.trials = min(more.trials+1, trialShiftMax)
 	}
 	c.budget.Fresh(1)
 	c.count.sent.Inc()
@@ -151,7 +163,7 @@ func expiry(ref Ref, attempts uint16, ownTTL bool) Ending {
 }
 
 // fireAndForget writes a message to every connection it is for, past the whole reliability path (R22), and returns to how many.
-func (e *Engine) fireAndForget(user *userState, cmd *Command) (sent int32) {
+func (e *Engine) fireAndForget(user *Link, cmd *Command) (sent int32) {
 	if user == nil {
 		e.core.count.noAckOffline.Inc()
 		return 0
@@ -160,7 +172,7 @@ func (e *Engine) fireAndForget(user *userState, cmd *Command) (sent int32) {
 	p.NoAck, p.Attempt = true, 1
 	e.frame = codec.AppendPush(e.frame[:0], &p)
 	matched := false
-	for _, l := range user.links {
+	for l := user; l != nil; l = l.next {
 		if len(cmd.Device) > 0 && l.device != string(cmd.Device) {
 			continue
 		}

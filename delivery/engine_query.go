@@ -3,11 +3,7 @@ package delivery
 // describe refines a record by what is in flight.
 func (e *Engine) describe(r Record, now Now) Delivery {
 	x := Delivery{Record: r}
-	u := e.users[r.User]
-	if u == nil {
-		return x
-	}
-	l := u.byDevice(r.Device)
+	l := e.users[r.User].byDevice(r.Device)
 	if l == nil {
 		return x
 	}
@@ -31,10 +27,8 @@ func (e *Engine) describeUser(user string, now Now) UserInfo {
 	u := e.users[user]
 	for _, q := range e.core.store.UserQueues(user) {
 		d := DeviceInfo{QueueInfo: q, State: "offline"}
-		if u != nil {
-			if l := u.byQueue(q.ID); l != nil {
-				e.describeLink(&d, l, now)
-			}
+		if l := u.byQueue(q.ID); l != nil {
+			e.describeLink(&d, l, now)
 		}
 		info.Devices = append(info.Devices, d)
 	}
@@ -43,9 +37,17 @@ func (e *Engine) describeUser(user string, now Now) UserInfo {
 
 func (e *Engine) describeLink(d *DeviceInfo, l *Link, now Now) {
 	state, _ := e.core.table.State(l.session)
-	d.Online, d.SessionID, d.Remote, d.State = true, l.sessionID, l.remote, l.describe()
+	d.Online, d.SessionID, d.Remote, d.State = true, l.sessionID, remoteOf(l.peer), l.describe()
 	d.InFlight, d.Parked, d.ConnectedMs = state.InFlight, state.Parked, l.connectedMs
 	if state.LastAckMs > 0 {
 		d.LastAckMs = now.WallMs + state.LastAckMs - now.MonoMs
 	}
+}
+
+// remoteOf is the address of a connection, for operators, where it knows one.
+func remoteOf(p Peer) string {
+	if known, ok := p.(interface{ RemoteAddr() string }); ok {
+		return known.RemoteAddr()
+	}
+	return ""
 }

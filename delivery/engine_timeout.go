@@ -34,12 +34,12 @@ func (e *Engine) timeout(l *Link, x *ack.Expired, now Now) {
 	if x.LastAckMs < x.Entry.SentMs && l.hold&(holdStalled|holdParked) == 0 {
 		e.stall(l, x, now)
 	}
-	if l.hold&holdStalled != 0 && l.probe != ref {
+	if l.hold&holdStalled != 0 && l.rare().probe != ref {
 		if e.probing(l) {
 			e.rearm(x, StatusTimeout, now.MonoMs+e.core.ackTimeoutMs)
 			return
 		}
-		l.probe = ref
+		l.rare().probe = ref
 	}
 	e.countTimeout(l, x, now)
 }
@@ -63,7 +63,7 @@ func (e *Engine) stick(l *Link, x *ack.Expired, now Now) {
 	if l.hold&holdStuck != 0 {
 		return
 	}
-	l.stuckMs, l.checkMs = now.MonoMs, now.MonoMs+stuckCheckMs
+	l.rare().stuckMs, l.rare().checkMs = now.MonoMs, now.MonoMs+stuckCheckMs
 	l.setHold(holdStuck)
 	e.tend(l)
 }
@@ -76,7 +76,8 @@ func (e *Engine) stall(l *Link, x *ack.Expired, now Now) {
 		l.clearHold(holdStalled)
 		return
 	}
-	l.probe, l.trialMs, l.trials = toRef(x.Entry.Ref), now.MonoMs, 0
+	more := l.rare()
+	more.probe, more.trialMs, more.trials = toRef(x.Entry.Ref), now.MonoMs, 0
 	if l.backlog {
 		e.tend(l)
 	}
@@ -84,7 +85,7 @@ func (e *Engine) stall(l *Link, x *ack.Expired, now Now) {
 
 // probing reports whether the probe of a stalled link is still under way.
 func (e *Engine) probing(l *Link) bool {
-	_, entry, ok := e.core.table.Find(l.session, fromRef(l.probe))
+	_, entry, ok := e.core.table.Find(l.session, fromRef(l.rare().probe))
 	return ok && !entry.Parked
 }
 
@@ -111,7 +112,7 @@ func (e *Engine) countTimeout(l *Link, x *ack.Expired, now Now) {
 		e.backOff(l, x, attempts, live, now)
 		return
 	}
-	if l.hold&holdStalled != 0 && l.probe == ref {
+	if l.hold&holdStalled != 0 && l.rare().probe == ref {
 		e.park(l, now)
 	}
 }
@@ -139,7 +140,7 @@ func (e *Engine) due(l *Link, x *ack.Expired, now Now) {
 	case l.hold&holdAll != 0:
 		e.rearm(x, StatusRetrying, now.MonoMs+blockedRetryMs)
 		return
-	case l.hold&holdStalled != 0 && l.probe != toRef(x.Entry.Ref) && e.probing(l):
+	case l.hold&holdStalled != 0 && l.rare().probe != toRef(x.Entry.Ref) && e.probing(l):
 		e.rearm(x, StatusRetrying, now.MonoMs+e.core.ackTimeoutMs)
 		return
 	case !e.core.budget.Take(now.MonoMs):

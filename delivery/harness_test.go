@@ -143,7 +143,7 @@ func (h *harness) boot(c Config) {
 // settle ends the connections that were replaced, as their event loops would, lets the engine finish and checks what must always hold.
 func (h *harness) settle() {
 	for _, l := range h.e.links {
-		if l.heir != nil {
+		if l.heir() != nil {
 			h.e.Gone(l, h.now)
 		}
 	}

@@ -1,7 +1,7 @@
 package delivery
 
 import (
-	"strings"
+	"math"
 	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
@@ -25,8 +25,7 @@ type LoginRequest struct {
 	KeepaliveS  uint64 // as negotiated
 	WindowMsgs  uint64 // the client's wish, 0: the server's; the smaller one holds
 	WindowBytes uint64
-	Remote      string // for operators
-	Left        bool   // the client has already closed its side: it replaces nobody
+	Left        bool // the client has already closed its side: it replaces nobody
 }
 
 // Link is one login of one device: what Peer.Open gets as attachment. It is opaque outside this package.
@@ -35,40 +34,33 @@ type Link struct {
 	peer       Peer
 	user       string
 	device     string
-	remote     string
 	userHash   uint64
+	keepaliveS uint32
 	publisher  bool
 	left       bool
-	keepaliveS uint64
-	window     ack.Window // wished until the login, then what holds
+
+	// Owned by the lane.
+	state   linkState
+	hold    hold
+	backlog bool // the store has messages behind cursor: new ones join its tail (rule 10)
+	queued  bool // waits in Engine.ready for its turn
+	tended  bool // is in Engine.tended: Tick looks after it
+	resume  bool // parked entries are to be sent again before the backlog
+	careful bool // one message at a time until the first ACK, see Engine.retire
 
 	// Set by the lane before Peer.Open, static from then on: the event loop sees the link only through Open.
 	queue       QueueID
 	session     ack.Session
+	windowMsgs  int32 // wished until then
+	windowBytes int32
 	sessionID   uint64
 	connectedMs int64 // Unix
 
 	// Owned by the lane.
-	owner   *userState
-	heir    *Link // the newer login of the same device, waiting for this connection's end
-	state   linkState
-	hold    hold
-	backlog bool      // the store has messages behind cursor: new ones join its tail (rule 10)
-	queued  bool      // waits in Engine.ready for its turn
-	tended  bool      // is in Engine.tended: Tick looks after it
-	resume  bool      // parked entries are to be sent again before the backlog
-	careful bool      // one message at a time until the first ACK, see Engine.retire
+	next    *Link     // of the same user
 	retryMs int64     // monotonic: not pumped before (paced, store error)
 	cursor  [3]uint64 // Ref.Seq of the last message sent, per priority class
-	probe   Ref       // while stalled: the one message that is retried
-	trialMs int64     // monotonic: while stalled or parked, when one new message may be tried
-	trials  uint8     // such tries so far: they back off
-	stuckMs int64     // monotonic: stuck since
-	checkMs int64     // monotonic: when a stuck link is looked at next
-	goneMs  int64     // monotonic: when a draining node closes it
-	delayed []delayed // refused for now by the client, for longer than a window slot is held
-	pace    scheduler.Bucket
-	logins  scheduler.Bucket
+	seldom  *seldom   // nil: all zero
 
 	// Shared by the event loop and the lane.
 	wakeQueued  atomic.Bool   // an ACK event is on its way to the lane
@@ -76,6 +68,37 @@ type Link struct {
 	troubled    atomic.Bool   // the lane wants to hear of any ACK: stuck, stalled, parked or careful
 	ackedMax    atomic.Uint64 // highest request number confirmed; written by the event loop only
 	asking      atomic.Int32  // ACKs by message id that wait for the lane
+}
+
+// seldom is the part of a link that a device which is there, alone and well does not need. Most links of a node are idle ones, so the
+// size of one is what a connection costs.
+type seldom struct {
+	heir    *Link            // the newer login of the same device, waiting for this connection's end
+	probe   Ref              // while stalled: the one message that is retried
+	trialMs int64            // monotonic: while stalled or parked, when one new message may be tried
+	trials  uint8            // such tries so far: they back off
+	stuckMs int64            // monotonic: stuck since
+	checkMs int64            // monotonic: when a stuck link is looked at next
+	goneMs  int64            // monotonic: when a draining node closes it
+	delayed []delayed        // refused for now by the client, for longer than a window slot is held
+	pace    scheduler.Bucket // of the backlog, where devices are paced
+	logins  scheduler.Bucket // once the device has been taken over: see Engine.admit
+}
+
+// rare is the seldom used part, made when it is first asked for.
+func (l *Link) rare() *seldom {
+	if l.seldom == nil {
+		l.seldom = new(seldom)
+	}
+	return l.seldom
+}
+
+// heir is the login that waits for this connection's end, nil mostly.
+func (l *Link) heir() *Link {
+	if l.seldom == nil {
+		return nil
+	}
+	return l.seldom.heir
 }
 
 // linkState is a link's life.
@@ -114,17 +137,16 @@ func newLink(r LoginRequest) *Link {
 		peer:       r.Peer,
 		user:       string(r.User),
 		device:     string(r.Device),
-		remote:     strings.Clone(r.Remote),
 		publisher:  r.Publisher,
 		left:       r.Left,
-		keepaliveS: r.KeepaliveS,
-		window:     ack.Window{MsgsMax: clampInt(r.WindowMsgs), BytesMax: clampInt(r.WindowBytes)},
+		keepaliveS: uint32(min(r.KeepaliveS, math.MaxUint32)),
+		windowMsgs: clampInt(r.WindowMsgs), windowBytes: clampInt(r.WindowBytes),
 	}
 	l.userHash = xxhash.Sum64(r.User)
 	return l
 }
 
-func clampInt(v uint64) int { return int(min(v, 1<<30)) }
+func clampInt(v uint64) int32 { return int32(min(v, 1<<30)) }
 
 // User is the user that logged in.
 func (l *Link) User() string { return l.user }
@@ -160,7 +182,7 @@ func (l *Link) unheld(nowMs int64) bool {
 	switch {
 	case l.state != linkOpen || l.resuming() || l.hold&holdAll != 0 || nowMs < l.retryMs:
 		return false
-	case l.hold&(holdStalled|holdParked) != 0 && nowMs < l.trialMs:
+	case l.hold&(holdStalled|holdParked) != 0 && nowMs < l.rare().trialMs:
 		return false
 	default:
 		return true
@@ -183,37 +205,18 @@ func (l *Link) describe() string {
 	}
 }
 
-// userState is what a lane knows of a connected user.
-type userState struct {
-	links []*Link // one a device
+// The links of a user are chained from the one that Engine.users names. A user that is not connected is the nil *Link.
+
+// byDevice is the link of a device among l and those behind it.
+func (l *Link) byDevice(device string) *Link {
+	for ; l != nil && l.device != device; l = l.next {
+	}
+	return l
 }
 
-func (u *userState) byDevice(device string) *Link {
-	for _, l := range u.links {
-		if l.device == device {
-			return l
-		}
+// byQueue is the link of a queue among l and those behind it.
+func (l *Link) byQueue(q QueueID) *Link {
+	for ; l != nil && l.queue != q; l = l.next {
 	}
-	return nil
-}
-
-func (u *userState) byQueue(q QueueID) *Link {
-	for _, l := range u.links {
-		if l.queue == q {
-			return l
-		}
-	}
-	return nil
-}
-
-func (u *userState) remove(l *Link) {
-	for i := range u.links {
-		if u.links[i] == l {
-			last := len(u.links) - 1
-			u.links[i] = u.links[last]
-			u.links[last] = nil
-			u.links = u.links[:last]
-			return
-		}
-	}
+	return l
 }

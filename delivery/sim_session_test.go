@@ -48,7 +48,7 @@ func (s *simSession) nacked(number uint64) {
 func (c *simConn) watchParking() {
 	stalled := c.link.hold&holdStalled != 0
 	if stalled && !c.seen.stalled {
-		_, probe, ok := c.node.core.table.Find(c.link.session, fromRef(c.link.probe))
+		_, probe, ok := c.node.core.table.Find(c.link.session, fromRef(c.link.rare().probe))
 		if at := c.seen.ackedMs; ok && at > probe.SentMs && at < c.w.now.MonoMs { // now: it came while the lane was at it
 			c.w.fail("conn %d is stalled, and confirmed something since its probe %d was written", c.id, probe.Ref.Seq)
 		}
@@ -169,8 +169,8 @@ func (c *simConn) number(x *codec.Push, d *simDelivery) {
 		w.fail("conn %d: %s has number %d and had %d", c.id, d, x.Number, sent.number)
 	case sent.copies > most:
 		w.fail("conn %d: copy %d of %s, at most %d on one connection", c.id, sent.copies, d, most)
-	case c.link.hold&holdStalled != 0 && c.link.probe != d.ref && c.probing():
-		w.fail("conn %d is stalled, and %s is sent again beside the probe %d", c.id, d, c.link.probe.Seq)
+	case c.link.hold&holdStalled != 0 && c.link.rare().probe != d.ref && c.probing():
+		w.fail("conn %d is stalled, and %s is sent again beside the probe %d", c.id, d, c.link.rare().probe.Seq)
 	case s.heardMs == 0 && s.resends > (w.plan.config.LiveAttemptsMax-1)*(1+c.endedHere()):
 		w.fail("conn %d never said anything and got %d copies", c.id, s.resends)
 	}
@@ -194,7 +194,7 @@ func (c *simConn) mute(d *simDelivery) {
 
 // probing reports whether the probe of the link is in flight.
 func (c *simConn) probing() bool {
-	_, e, ok := c.node.core.table.Find(c.link.session, fromRef(c.link.probe))
+	_, e, ok := c.node.core.table.Find(c.link.session, fromRef(c.link.rare().probe))
 	return ok && !e.Parked
 }
 
@@ -249,7 +249,7 @@ func (c *simConn) check() {
 	if limit := min(w.plan.config.WindowMsgs, c.device.windowMsgs); count > limit {
 		w.fail("conn %d: %d messages in flight, %d allowed", c.id, count, limit)
 	}
-	if limit := smaller(c.device.windowBytes, w.plan.config.WindowBytes); bytes > limit && count > 1 {
+	if limit := int(smaller(int32(c.device.windowBytes), w.plan.config.WindowBytes)); bytes > limit && count > 1 {
 		w.fail("conn %d: %d bytes in flight, %d allowed", c.id, bytes, limit)
 	}
 }
