@@ -221,7 +221,7 @@ const (
 	endMax     = time.Minute // from the end of a phase to the last process that is through with it; a comeback among faults takes its time
 )
 
-// phase has all processes do one and waits for them, in the order of their numbers. When ctx ends they are told to come to the
+// phase has all processes do one and waits for them; take gets what they measured in the order of their numbers. When ctx ends they are told to come to the
 // end; when one fails too, and its error is returned.
 func (c *crew) phase(ctx context.Context, do string, take func(*outcome)) error {
 	for _, m := range c.members {
@@ -235,13 +235,21 @@ func (c *crew) phase(ctx context.Context, do string, take func(*outcome)) error 
 		}
 	})
 	defer context.AfterFunc(ctx, end)()
+	answers := make([]news, len(c.members))
 	var failed error
-	for _, m := range c.members {
-		x, err := m.wait(ctx, do, c.r.ending)
-		if err != nil && failed == nil {
-			failed = err
-			end()
-		}
+	var once sync.Once
+	var waiting sync.WaitGroup
+	for i, m := range c.members {
+		waiting.Go(func() {
+			var err error
+			if answers[i], err = m.wait(ctx, do, c.r.ending); err != nil {
+				once.Do(func() { failed = err })
+				end()
+			}
+		})
+	}
+	waiting.Wait()
+	for _, x := range answers {
 		if take != nil && x.Outcome != nil {
 			take(x.Outcome)
 		}
