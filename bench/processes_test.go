@@ -82,7 +82,7 @@ func TestEveryLoadIsVerifiedAmongFaults(t *testing.T) {
 				faults := smallFaults()
 				faults.CrashEvery = 700 * time.Millisecond
 				if name == "storm" {
-					faults.CrashEvery = 350 * time.Millisecond
+					faults.CrashEvery = 150 * time.Millisecond
 				}
 				s, err = Verify(s, faults)
 				o := inProcesses(t, processes, "ack.timeout=1s")
@@ -346,7 +346,7 @@ func childrenOf(pid int) []int {
 		if err != nil {
 			continue // the thread is gone
 		}
-		for _, f := range strings.Fields(string(text)) {
+		for f := range strings.FieldsSeq(string(text)) {
 			if child, err := strconv.Atoi(f); err == nil {
 				children = append(children, child)
 			}

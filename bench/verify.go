@@ -58,6 +58,7 @@ func Verify(load Scenario, o FaultOptions) (Scenario, error) {
 	s.Name, s.Parameters = "verify", verifyParameters{FaultOptions: o, Load: load.Name, Options: load.Parameters}
 	s.Connect, s.Load, s.Settle, s.Collect, s.Beside, s.Judge = v.connect, v.run, v.settle, v.collect, v.crash, v.judge
 	s.Split = v.split
+	s.MQTT = false // faults are made with what the client library and the gateway have
 	return s, nil
 }
 
