@@ -161,6 +161,7 @@ func (c *Config) checkTCP(k *checker) {
 		"tcp.outbox_hard (%s) must leave room for two frames of tcp.frame_max (%s) above tcp.outbox_high (%s)", t.OutboxHard, t.FrameMax, t.OutboxHigh)
 	k.that(t.OutboxHigh >= t.FrameMax, "tcp.outbox_high (%s) must hold one frame of tcp.frame_max (%s)", t.OutboxHigh, t.FrameMax)
 	k.between("tcp.stuck_close", t.StuckClose, time.Second, time.Hour)
+	k.between("tcp.bundle_delay", t.BundleDelay, 0, time.Second)
 	k.count("tcp.publish_window", t.PublishWindow, 1, 4096)
 	c.checkLimits(k)
 }

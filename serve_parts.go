@@ -79,8 +79,16 @@ func (c *Config) connConfig(auth conn.Authenticator, set *metrics.Set, log *slog
 		Addr:         c.TCP.Listen, Auth: auth, Log: log, Loops: t.Loops, Metrics: set, ConnsMax: t.ConnectionsMax,
 		LoginTimeout: t.LoginTimeout, KeepaliveDefault: t.Keepalive, KeepaliveMin: t.KeepaliveMin, KeepaliveMax: t.KeepaliveMax,
 		FrameBytesMax: int(t.FrameMax), OutboxHighBytes: int(t.OutboxHigh), OutboxLowBytes: int(t.OutboxLow),
-		OutboxHardBytes: int(t.OutboxHard), StallTimeout: t.StuckClose,
+		OutboxHardBytes: int(t.OutboxHard), StallTimeout: t.StuckClose, BundleDelay: bundleDelay(t.BundleDelay),
 	}
+}
+
+// bundleDelay is the setting as conn has it, where 0 is the default.
+func bundleDelay(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
 }
 
 func (c *Config) adminConfig() admin.Config {

@@ -53,6 +53,10 @@ type Config struct {
 	// SendBufferBytes fixes SO_SNDBUF; 0 (default) leaves it to the kernel's tuning.
 	SendBufferBytes int
 
+	// BundleDelay is the shortest time between two writes of messages to one connection while its loop is busy; what comes meanwhile
+	// leaves together. A connection that gets little is never made to wait, nor are replies. Default 20 ms; below 0: never.
+	BundleDelay time.Duration
+
 	LingerTimeout time.Duration // how long a closed connection is read and dropped so that the CLOSE frame arrives. Default 1 s
 }
 
@@ -95,6 +99,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.KeepaliveMin, time.Second)
 	orDuration(&c.KeepaliveMax, 600*time.Second)
 	orDuration(&c.StallTimeout, 30*time.Second)
+	orDuration(&c.BundleDelay, 20*time.Millisecond)
 	orDuration(&c.LingerTimeout, time.Second)
 	return c
 }

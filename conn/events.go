@@ -93,12 +93,13 @@ func (e *events) OnTraffic(c gnet.Conn) gnet.Action {
 		return gnet.Close
 	}
 	l := s.loop
-	l.flushed = 0
+	ours := l.enter()
 	before := c.InboundBuffered()
 	l.stats.bytesIn.Add(uint64(max(0, before-int(s.leftover))))
 	dequeued := s.enterPass()
 	l.traffic(s)
 	l.flush(s, dequeued)
+	l.leave(ours)
 	if s.state.Load() == stateGone {
 		return gnet.Close
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/panjf2000/gnet/v2"
 
@@ -11,8 +12,10 @@ import (
 )
 
 const (
-	flushesPerRun   = 256 // sessions flushed in one task
-	flushesPerYield = 512 // sessions flushed before reads must have had a turn
+	flushesPerRun   = 256    // sessions flushed in one round
+	flushesPerYield = 512    // sessions flushed before readable sockets must have had a turn
+	busyFrames      = 10_000 // messages a second that make a loop busy
+	busyWindowMs    = 20     // over which they are counted
 )
 
 // loop is the part of the server that belongs to one gnet event loop.
@@ -23,11 +26,10 @@ type loop struct {
 
 	stats loopStats // written by anybody, atomically
 
-	// Any goroutine. dirty is a stack linked through Session.next; signal says that a Run is on its way, which will see everything
-	// pushed before; kicked asks the watcher for that Run; the others are work for it.
+	// Any goroutine. dirty is a stack linked through Session.next; signal says that a round is on its way, which will see everything
+	// pushed before; the others are work for it.
 	dirty    atomic.Pointer[Session]
 	signal   atomic.Bool
-	kicked   atomic.Bool
 	tickDue  atomic.Bool
 	endDue   atomic.Bool
 	fenceMu  sync.Mutex // held while gnet is called from outside the loop
@@ -35,7 +37,14 @@ type loop struct {
 
 	// Owned by the loop.
 	first, last *Session // dirty sessions taken over and not flushed yet, oldest first
-	flushed     int      // sessions flushed since the last read or yield
+	held        *Session // dirty sessions that were written to a moment ago, newest first; a busy loop bundles what comes for them
+	heldMs      int64    // when the first of them was put there
+	later       *time.Timer
+	flushed     int  // sessions flushed since readable sockets had a turn
+	yielding    bool // a round is put off until they have had one
+	busy        bool
+	rateMs      int64 // when busy was reckoned
+	rateFrames  uint64
 	wheel       wheel
 	connect     codec.Connect // scratch for login
 	scratch     [16 << 10]byte
@@ -84,30 +93,108 @@ func (l *loop) fence() {
 // Run is the task gnet executes on the loop; nobody else calls it. It always returns nil.
 //
 // gnet runs tasks until none is left before it looks at sockets again, so a task that producers (or itself) renew all the time would
-// starve reads. Therefore, after flushesPerYield sessions without a read, a Run keeps its signal up, which makes producers queue
-// silently, and asks the watcher to start the next one: that arrives as an event beside the readable sockets.
+// starve reads. Therefore, after flushesPerYield sessions without a read, a round is put off: its signal stays up, which makes producers
+// queue silently, and it comes again from another goroutine, as an event beside the readable sockets.
 func (l *loop) Run(context.Context) error {
-	yield := l.flushed >= flushesPerYield
-	if !yield {
-		l.signal.Store(false) // before the dirty stack is taken, or a push in between would be lost
+	if l.yielding {
+		l.flushed = 0
 	}
+	l.round()
+	return nil
+}
+
+// enter takes the signal for the time of a pass over a readable socket, so that what is sent meanwhile, by whomever, leaves with the
+// round at its end, without a wake-up. It reports whether that round is the caller's to start, with leave; else a Run is on its way.
+func (l *loop) enter() bool {
+	l.flushed = 0
+	return !l.signal.Swap(true) || l.yielding
+}
+
+// leave ends a pass. ours is what enter has said.
+func (l *loop) leave(ours bool) {
+	if ours {
+		l.round()
+	}
+}
+
+// round does what is due on the loop as a whole, and writes what dirty sessions have.
+func (l *loop) round() {
 	l.duties()
+	if l.flushed >= flushesPerYield && (l.first != nil || l.dirty.Load() != nil) {
+		if !l.yielding {
+			l.yielding = true
+			go l.execute()
+		}
+		return
+	}
+	l.yielding = false
+	l.signal.Store(false) // before the dirty stack is taken, or a push in between would be lost
 	l.adopt(l.dirty.Swap(nil))
+	if l.first == nil && l.held == nil {
+		return
+	}
+	nowMs := l.server.nowMs()
+	l.reckon(nowMs)
+	l.unhold(nowMs)
 	for n := 0; n < flushesPerRun && l.first != nil; n++ {
 		s := l.first
 		l.first, s.next = s.next, nil
+		if l.mayHold(s, nowMs) {
+			l.hold(s, nowMs)
+			continue
+		}
 		l.flushed++
 		l.flush(s, true)
 	}
-	switch {
-	case yield:
-		l.flushed = 0
-		l.kicked.Store(true)
-		l.server.watch.kick()
-	case l.first != nil:
+	if l.first != nil {
 		l.wake()
 	}
-	return nil
+}
+
+// reckon says whether the loop is busy.
+func (l *loop) reckon(nowMs int64) {
+	past := nowMs - l.rateMs
+	if past < busyWindowMs {
+		return
+	}
+	frames := l.stats.framesOut.Load()
+	l.busy = int64(frames-l.rateFrames)*1000 >= busyFrames*past
+	l.rateMs, l.rateFrames = nowMs, frames
+}
+
+// mayHold reports whether what s has may wait a moment for more: a write is the dearest thing a loop does, and costs the same for one
+// message and for ten. That pays only when the loop is busy and s gets so much that more will have come; all others are written to at
+// once.
+func (l *loop) mayHold(s *Session, nowMs int64) bool {
+	if !l.busy || int32(uint16(nowMs)-s.wroteMs) >= l.server.bundleMs { // once in 65 s an old time looks like a new one: no harm
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.prompt && !s.writable && !s.resume && s.state.Load() == stateOpen
+}
+
+// hold keeps s, which is marked as queued and in no list, until unhold.
+func (l *loop) hold(s *Session, nowMs int64) {
+	if l.held == nil {
+		l.heldMs = nowMs
+		wait := time.Duration(l.server.bundleMs) * time.Millisecond
+		if l.later == nil {
+			l.later = time.AfterFunc(wait, l.wake)
+		} else {
+			l.later.Reset(wait)
+		}
+	}
+	s.next, l.held = l.held, s
+}
+
+// unhold puts what was held long enough to the dirty sessions.
+func (l *loop) unhold(nowMs int64) {
+	if l.held != nil && nowMs-l.heldMs >= int64(l.server.bundleMs) {
+		held := l.held
+		l.held = nil
+		l.adopt(held)
+	}
 }
 
 // adopt appends a taken dirty stack, oldest first.
@@ -131,10 +218,10 @@ func (l *loop) adopt(stack *Session) {
 
 // duties does what was asked of the loop as a whole.
 func (l *loop) duties() {
-	if l.tickDue.Swap(false) {
+	if l.tickDue.Load() && l.tickDue.Swap(false) {
 		l.advance(l.server.nowMs())
 	}
-	if l.endDue.Swap(false) {
+	if l.endDue.Load() && l.endDue.Swap(false) {
 		l.each(func(s *Session) { s.Close(codec.CodeGoingAway, "server is stopping", 0) })
 	}
 }

@@ -60,7 +60,7 @@ func (s *Session) dropOutLocked() {
 
 // takeLocked moves the outbox to the loop's side.
 func (s *Session) takeLocked() {
-	s.head, s.out = s.out, nil
+	s.head, s.out, s.prompt = s.out, nil, false
 }
 
 // flush writes what is queued, on the loop: all frames that came together in one write(2). What the kernel does not take stays in
@@ -154,8 +154,10 @@ func (l *loop) wrote(s *Session, n int) {
 	}
 	s.mu.Unlock()
 	l.stats.bytesOut.Add(uint64(n))
+	nowMs := l.server.nowMs()
+	s.wroteMs = uint16(nowMs)
 	if !done && (n > 0 || begun) {
-		s.progressMs = l.server.nowMs() // the stall limit counts from the first try, and again from each byte taken
+		s.progressMs = nowMs // the stall limit counts from the first try, and again from each byte taken
 	}
 	if done {
 		l.stats.framesOut.Add(uint64(b.frames))
@@ -184,6 +186,7 @@ func (l *loop) reply(s *Session, build func(dst, data []byte) []byte, data []byt
 		s.closeLocked(codec.CodeSlowConsumer, "too many unread replies", 0)
 		return
 	}
+	s.prompt = true
 	b := s.outLocked()
 	n := len(b.bytes)
 	b.bytes = build(b.bytes, data)

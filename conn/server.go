@@ -26,6 +26,7 @@ type Server struct {
 	connsMax int
 	filesMax int
 	base     time.Time // monotonic zero of every deadline
+	bundleMs int32     // Config.BundleDelay
 	engine   gnet.Engine
 	watch    *watcher
 	booted   chan struct{} // closed by OnBoot
@@ -58,7 +59,7 @@ func New(cfg Config, h Handler) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, handler: h, base: time.Now(),
+		cfg: cfg, handler: h, base: time.Now(), bundleMs: int32(min(cfg.BundleDelay.Milliseconds(), 1000)),
 		booted: make(chan struct{}), ran: make(chan struct{}), watched: make(chan struct{}), failed: make(chan error, 1),
 		loops: make(map[gnet.EventLoop]*loop),
 	}
@@ -115,7 +116,7 @@ func (s *Server) Start() error {
 		ended <- err
 	}()
 	go func() {
-		s.watch.run(s.watchEnd.Load, s.tick, s.kicked)
+		s.watch.run(s.watchEnd.Load, s.tick)
 		close(s.watched)
 	}()
 	select {
@@ -252,20 +253,15 @@ func (s *Server) fence() {
 }
 
 // nowMs is the monotonic time of this server.
-func (s *Server) nowMs() int64 { return time.Since(s.base).Milliseconds() }
+func (s *Server) nowMs() int64 { return s.clock().Milliseconds() }
+
+// clock is the same, finer.
+func (s *Server) clock() time.Duration { return time.Since(s.base) }
 
 func (s *Server) tick() {
 	for _, l := range s.allLoops() {
 		l.tickDue.Store(true)
 		l.wake()
-	}
-}
-
-func (s *Server) kicked() {
-	for _, l := range s.allLoops() {
-		if l.kicked.Swap(false) {
-			l.execute()
-		}
 	}
 }
 

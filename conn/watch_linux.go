@@ -74,9 +74,8 @@ func (w *watcher) close() {
 	_ = unix.Close(w.epoll)
 }
 
-// run calls tick every tickInterval, kicked after each kick, and puts sessions with room on their loops' dirty queues, until stopping
-// reports true.
-func (w *watcher) run(stopping func() bool, tick, kicked func()) {
+// run calls tick every tickInterval and puts sessions with room on their loops' dirty queues, until stopping reports true.
+func (w *watcher) run(stopping func() bool, tick func()) {
 	events := make([]unix.EpollEvent, 256)
 	next := time.Now().Add(tickInterval)
 	for !stopping() {
@@ -94,7 +93,6 @@ func (w *watcher) run(stopping func() bool, tick, kicked func()) {
 			if int(e.Fd) == w.event {
 				var b [8]byte
 				_, _ = unix.Read(w.event, b[:]) // only resets it
-				kicked()
 				continue
 			}
 			w.ready(e.Fd)

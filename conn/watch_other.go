@@ -44,7 +44,7 @@ func (w *watcher) kick() {
 
 func (w *watcher) close() {}
 
-func (w *watcher) run(stopping func() bool, tick, kicked func()) {
+func (w *watcher) run(stopping func() bool, tick func()) {
 	ticks, retries := time.NewTicker(tickInterval), time.NewTicker(retryInterval)
 	defer ticks.Stop()
 	defer retries.Stop()
@@ -53,7 +53,6 @@ func (w *watcher) run(stopping func() bool, tick, kicked func()) {
 		case <-ticks.C:
 			tick()
 		case <-w.kicks:
-			kicked()
 		case <-retries.C:
 			w.mu.Lock()
 			ready := w.armed

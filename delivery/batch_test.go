@@ -89,7 +89,8 @@ func TestR22FullLaneShedsBulkFirst(t *testing.T) {
 		b.Add(&codec.PublishItem{User: []byte("alice"), Priority: codec.Priority(i % 3)})
 	}
 	b.Done = func(*Batch) { close(done) }
-	d.Push(b) // nothing runs yet: the lane fills up
+	d.lanes[0].call(func(*Engine, Now) {}) // it has something to do, so pushes wait their turn
+	d.Push(b)                              // nothing runs yet: the lane fills up
 	d.Start()
 	defer d.Close()
 	within(t, "the results", done)

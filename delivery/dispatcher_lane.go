@@ -7,21 +7,27 @@ import (
 	"holdfast/ack"
 )
 
-// lane is one goroutine and its engine: everything about a user happens in his lane, one thing after the other.
+// lane is an engine and a goroutine for it: everything about a user happens in his lane, one thing after the other. A push that
+// finds the lane at rest does not wait for the goroutine: its caller drives the engine meanwhile (see push). What may read the disk
+// (Turn) is the goroutine's alone.
 type lane struct {
 	// Static after construction.
 	dispatcher *Dispatcher
-	signal     chan struct{} // one token: there is something in the inbox
+	signal     chan struct{} // one token: there is something in the inbox, or for Turn
+
+	// Owned by whoever has set busy.
+	engine *Engine
 
 	// Owned by the goroutine.
-	engine *Engine
 	events []event // the other buffer of inbox.events
 	fired  []ack.Expired
 
 	ticking atomic.Bool // the engine has links that wait for time
 
+	// Guarded by mu.
 	mu    sync.Mutex
-	inbox inbox // guarded by mu
+	inbox inbox
+	busy  bool // somebody drives the engine
 }
 
 // inbox is what waits for a lane. Pushes are bounded by settings; all other events by what they are about: two for a connection
@@ -69,20 +75,31 @@ func (l *lane) run() {
 		if !more {
 			<-l.signal
 		}
-		closed := l.take()
+		closed, ok := l.take()
+		if !ok {
+			more = false // whoever drives it sends a signal when there is more to do
+			continue
+		}
 		l.handle()
 		more = l.engine.Turn(l.dispatcher.now())
 		l.ticking.Store(l.engine.Ticking())
+		l.mu.Lock()
+		l.busy = false
+		l.mu.Unlock()
 		if closed && !more {
 			return
 		}
 	}
 }
 
-// take swaps the inbox for the empty buffers of last time.
-func (l *lane) take() (closed bool) {
+// take takes the engine, and swaps the inbox for the empty buffers of last time. ok is false when somebody else drives the engine.
+func (l *lane) take() (closed, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.busy {
+		return false, false
+	}
+	l.busy = true
 	in := &l.inbox
 	l.events, in.events = in.events, l.events[:0]
 	l.fired, in.fired = in.fired, l.fired[:0]
@@ -91,7 +108,32 @@ func (l *lane) take() (closed bool) {
 		in.tick = false
 		l.events = append(l.events, event{kind: eventCall, call: (*Engine).Tick})
 	}
-	return in.closed
+	return in.closed, true
+}
+
+// tryDrive takes the engine for a caller that is not the goroutine, if the lane is open and has nothing to do.
+func (l *lane) tryDrive() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.busy || l.inbox.closed || len(l.inbox.events) > 0 || len(l.inbox.fired) > 0 {
+		return false
+	}
+	l.busy = true
+	return true
+}
+
+// endDrive gives it back, and has the goroutine do what has come meanwhile, and what the engine wants to read.
+func (l *lane) endDrive() {
+	turn := l.engine.Waiting()
+	l.ticking.Store(l.engine.Ticking())
+	l.mu.Lock()
+	l.busy = false
+	in := &l.inbox
+	turn = turn || in.closed || in.tick || len(in.events) > 0 || len(in.fired) > 0
+	l.mu.Unlock()
+	if turn {
+		l.wake()
+	}
 }
 
 // handle works through what was taken.
@@ -116,11 +158,7 @@ func (l *lane) one(x *event) {
 	now := l.dispatcher.now()
 	switch x.kind {
 	case eventPush:
-		for i := x.first; i >= 0; {
-			next := x.batch.items[i].next // read before: the batch may be gone after Push
-			l.engine.Push(x.batch, int(i), now)
-			i = next
-		}
+		l.engine.pushChain(x.batch, x.first, now)
 	case eventLogin:
 		l.engine.Login(x.link, now)
 	case eventGone:

@@ -48,9 +48,19 @@ func (b *Batch) chain(i, lane int) {
 	b.last[lane] = int32(i)
 }
 
-// push takes the items of b that are chained from first, as far as there is room. In what is refused the chain goes on, and the
-// answers are given when the lane's lock is free again.
+// push handles the items of b that are chained from first: at once when the lane is at rest, which is the fast way, or in their turn.
 func (l *lane) push(b *Batch, first int32) {
+	if !l.tryDrive() {
+		l.queue(b, first)
+		return
+	}
+	l.engine.pushChain(b, first, l.dispatcher.now())
+	l.endDrive()
+}
+
+// queue puts the items of b that are chained from first into the inbox, as far as there is room. In what is refused the chain goes on,
+// and the answers are given when the lane's lock is free again.
+func (l *lane) queue(b *Batch, first int32) {
 	refused, r := int32(-1), codec.ResultOverloaded
 	l.mu.Lock()
 	admitted, last, tail := int32(-1), int32(-1), int32(-1)
