@@ -274,13 +274,14 @@ type loadFlags struct {
 	Batch      int    `default:"256" help:"Messages in one PUBLISH frame at most."`
 	Ack        string `enum:"batch,each" default:"batch" help:"batch: ACKs bundled as the client library does; each: one ACK frame a message."`
 	Pick       string `enum:"turn,random" default:"turn" help:"turn: users in turn; random: at random."`
+	Library    bool   `help:"Receivers use the client library. Otherwise they confirm in the same way with a fraction of its cost: a phone has one connection, a generator thousands."`
 }
 
 // fanout are the options of a load on users.
 func (f *loadFlags) fanout(rate float64) bench.FanoutOptions {
 	return bench.FanoutOptions{
 		Users: f.Users, Publishers: f.Publishers, Rate: rate, Window: f.Window, PayloadBytes: f.Payload,
-		AckEach: f.Ack == "each", Random: f.Pick == "random", Batch: f.Batch,
+		AckEach: f.Ack == "each", Random: f.Pick == "random", Batch: f.Batch, Library: f.Library,
 	}
 }
 

@@ -28,6 +28,9 @@ type FanoutOptions struct {
 	Random bool `json:"random"`
 	// Batch is how many messages a PUBLISH frame carries at most.
 	Batch int `json:"batch"`
+	// Library has the receivers use the client library, a goroutine and buffers each, as programs do. Otherwise they are lean
+	// connections that confirm in the same way, so that the generator's cost stands less in the way of the server's figures.
+	Library bool `json:"library,omitempty"`
 	// Messages ends the load after this many; 0: with its time.
 	Messages int64 `json:"messages,omitempty"`
 }
@@ -71,7 +74,7 @@ func Fanout(o FanoutOptions) (Scenario, error) {
 	return Scenario{
 		Name: "fanout", Parameters: o, MQTT: true,
 		Connect: func(ctx context.Context, r *Run) error {
-			f = newFleet(r, fleetOptions{users: o.Users, window: o.Window, ackEach: o.AckEach})
+			f = newFleet(r, fleetOptions{users: o.Users, window: o.Window, ackEach: o.AckEach, lean: !o.Library})
 			p = newPublishers(r, f, o.publishers())
 			if err := f.connect(ctx); err != nil {
 				return err

@@ -22,6 +22,7 @@ const dialsAtOnce = 64
 type fleetOptions struct {
 	users   int
 	window  int           // receive window asked for, messages; 0: the server's
+	lean    bool          // receivers may do without the client library
 	ackEach bool          // one ACK frame a message; otherwise as the client library bundles them
 	patient time.Duration // longest back-off between reconnects; 0: the client's
 	// dialConn opens the connection of a user; nil: plain TCP. ACKs count as sent when they are given to it.
@@ -51,6 +52,7 @@ type fleet struct {
 	toReceive *Latency
 	toAck     *Latency
 	members   []receiver
+	leanly    *leanFleet // the connections when they do without the client library; nil: members have their own
 
 	formerMu sync.Mutex
 	former   client.Stats // of clients that were killed and replaced; guarded by formerMu
@@ -106,6 +108,9 @@ func (f *fleet) userName(user int) string {
 
 // connect logs everybody in, some at a time, and returns the first error.
 func (f *fleet) connect(ctx context.Context) error {
+	if f.lean() {
+		return f.connectLean(ctx)
+	}
 	return f.login(ctx, dialsAtOnce, func(ctx context.Context, user int) error { return f.members[user].dial(ctx) })
 }
 
@@ -353,6 +358,9 @@ func (f *fleet) unacked() int {
 
 // stats adds up the clients' counters.
 func (f *fleet) stats() (sum client.Stats) {
+	if f.leanly != nil {
+		return f.leanly.stats()
+	}
 	f.formerMu.Lock()
 	sum = f.former
 	f.formerMu.Unlock()
@@ -380,6 +388,9 @@ func addStats(sum *client.Stats, s client.Stats) {
 
 // ended is the first client that has ended for good, which none should.
 func (f *fleet) ended() error {
+	if f.leanly != nil {
+		return f.leanly.ended()
+	}
 	for i := range f.members {
 		rc := &f.members[i]
 		rc.mu.Lock()
@@ -397,6 +408,10 @@ func (f *fleet) ended() error {
 
 // close ends all clients, some at a time: each waits for its server side.
 func (f *fleet) close() {
+	if f.leanly != nil {
+		f.leanly.crowd.close()
+		return
+	}
 	var busy sync.WaitGroup
 	for chunk := range slices.Chunk(f.members, max(1, len(f.members)/dialsAtOnce)) {
 		busy.Go(func() {

@@ -47,7 +47,8 @@ type leanOptions struct {
 	now     func() int64
 	in      func(user int, began int64)
 	refused func(user int, err error)
-	retry   bool // failed logins are tried again until all are in
+	lost    func(user int, err error) // a connection ended after its login; may be nil
+	retry   bool                      // failed logins are tried again until all are in
 }
 
 // leanCrowd is a population of connections that log in and stay, without what a client library needs to take messages: a few

@@ -127,9 +127,12 @@ func (w *leanWorker) read(i int, c *leanConn) error {
 		return errLeanEOF
 	}
 	c.heardAt = w.crowd.o.now()
-	b := w.buf[:at+n]
+	b, out := w.buf[:at+n], w.out[:0]
 	for len(b) > 0 {
 		n, in, err := w.crowd.o.speech.heard(b)
+		if err == nil && n > 0 && w.listener != nil {
+			out, err = w.listener.take(c.login.user, b[:n], out)
+		}
 		if err != nil {
 			return err
 		}
@@ -145,7 +148,48 @@ func (w *leanWorker) read(i int, c *leanConn) error {
 		return fmt.Errorf("a frame of more than %d bytes arrived", len(w.buf))
 	}
 	c.rest = append(c.rest[:0], b...)
+	if w.listener == nil {
+		return nil
+	}
+	return w.answer(i, c, out, false)
+}
+
+// answer sends what a read has led to, or with last what was put off.
+func (w *leanWorker) answer(i int, c *leanConn, out []byte, last bool) error {
+	now := w.crowd.o.now()
+	out, waitMs := w.listener.answer(c.login.user, out, now, last)
+	w.out = out
+	if waitMs > 0 && !c.putOff {
+		c.putOff = true
+		w.late.push(leanDue{i, now + int64(waitMs)*int64(time.Millisecond)})
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	if err := c.write(out); err != nil {
+		return err
+	}
+	w.listener.answered(c.login.user)
 	return nil
+}
+
+// answerLate sends what was put off and is due.
+func (w *leanWorker) answerLate() {
+	for {
+		d, ok := w.late.first()
+		if !ok || d.at > w.crowd.o.now() {
+			return
+		}
+		w.late.head++
+		c := &w.conns[d.conn]
+		c.putOff = false
+		if c.state != leanIn {
+			continue
+		}
+		if err := w.answer(d.conn, c, w.out[:0], true); err != nil {
+			w.fail(d.conn, c, err)
+		}
+	}
 }
 
 // enter follows an accepted login.
@@ -210,6 +254,9 @@ func (w *leanWorker) fail(i int, c *leanConn, err error) {
 	if wasIn {
 		w.crowd.held.Add(-1)
 		w.crowd.lost.Add(1)
+		if o.lost != nil {
+			o.lost(c.login.user, err)
+		}
 		return
 	}
 	j := c.job

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,7 @@ type leanConn struct {
 	began   int64  // of this attempt
 	heardAt int64  // last bytes
 	rest    []byte // the beginning of a frame
+	putOff  bool   // an answer waits in late
 }
 
 // leanWorker is one goroutine with its sockets.
@@ -40,6 +42,8 @@ type leanWorker struct {
 	family int
 	epoll  int
 	event  int // written to wake the goroutine
+	// listener is the crowd's speech where it takes messages, else nil.
+	listener leanListener
 
 	over atomic.Bool
 
@@ -52,9 +56,11 @@ type leanWorker struct {
 	conns  []leanConn
 	free   []int     // places in conns
 	pings  leanQueue // connections to be pinged
+	late   leanQueue // answers that were put off
 	retry  []leanRetry
 	events [256]unix.EpollEvent
 	buf    [16 << 10]byte
+	out    []byte // answers to one read
 }
 
 // leanQueue is a queue in the order of time, since every connection waits equally long.
@@ -97,6 +103,7 @@ const dialsPerTurn = 16
 
 func newLeanWorker(c *leanCrowd, target *net.TCPAddr) (*leanWorker, error) {
 	w := &leanWorker{crowd: c, epoll: -1, event: -1}
+	w.listener, _ = c.o.speech.(leanListener)
 	w.target, w.family = sockaddr(target.IP, target.Port)
 	var err error
 	if w.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
@@ -142,6 +149,7 @@ func (w *leanWorker) wake() {
 func (w *leanWorker) run() {
 	for !w.over.Load() {
 		more := w.work()
+		runtime.Gosched() // the wait that follows holds on to a processor for a while, and others may be ready for it
 		n, err := unix.EpollWait(w.epoll, w.events[:], w.waitMs(more))
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			panic("bench: waiting for sockets failed: " + err.Error())
@@ -149,6 +157,7 @@ func (w *leanWorker) run() {
 		for i := range max(n, 0) {
 			w.ready(int(w.events[i].Fd), w.events[i].Events)
 		}
+		w.answerLate()
 		w.keepAlive()
 	}
 	for i := range w.conns {
@@ -166,6 +175,9 @@ func (w *leanWorker) waitMs(more bool) int {
 	}
 	due := int64(-1)
 	if d, ok := w.pings.first(); ok {
+		due = d.at
+	}
+	if d, ok := w.late.first(); ok && (due < 0 || d.at < due) {
 		due = d.at
 	}
 	for _, r := range w.retry {
