@@ -107,8 +107,8 @@ func (c *TCPConfig) settings(add adder) {
 		"Unsent bytes at which the connection is closed as a slow consumer.")
 	add("stuck_close", &c.StuckClose, "30s",
 		"A connection whose socket takes nothing and that acknowledges nothing for this long is closed as a slow consumer; its messages wait for the next login.")
-	add("bundle_delay", &c.BundleDelay, "20ms",
-		"Shortest time between two writes of messages to one connection, while its event loop sends more than 10,000 messages a second: those that come meanwhile leave together, which costs a fraction. A connection that gets fewer messages than that waits for nothing. 0s: never wait. At most 1s.")
+	add("bundle_delay", &c.BundleDelay, "50ms",
+		"Shortest time between two writes of messages to one connection, while its event loop sends more than 15,000 messages a second: those that come meanwhile leave together, which costs a fraction. A connection that gets fewer messages than that waits for nothing. 0s: never wait. At most 1s.")
 	add("publish_window", &c.PublishWindow, "32",
 		"PUBLISH frames a publisher's connection may have unanswered.")
 }

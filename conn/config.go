@@ -54,7 +54,7 @@ type Config struct {
 	SendBufferBytes int
 
 	// BundleDelay is the shortest time between two writes of messages to one connection while its loop is busy; what comes meanwhile
-	// leaves together. A connection that gets little is never made to wait, nor are replies. Default 20 ms; below 0: never.
+	// leaves together. A connection that gets little is never made to wait, nor are replies. Default 50 ms; below 0: never.
 	BundleDelay time.Duration
 
 	LingerTimeout time.Duration // how long a closed connection is read and dropped so that the CLOSE frame arrives. Default 1 s
@@ -99,7 +99,7 @@ func (c Config) withDefaults() Config {
 	orDuration(&c.KeepaliveMin, time.Second)
 	orDuration(&c.KeepaliveMax, 600*time.Second)
 	orDuration(&c.StallTimeout, 30*time.Second)
-	orDuration(&c.BundleDelay, 20*time.Millisecond)
+	orDuration(&c.BundleDelay, 50*time.Millisecond)
 	orDuration(&c.LingerTimeout, time.Second)
 	return c
 }

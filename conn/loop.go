@@ -14,7 +14,7 @@ import (
 const (
 	flushesPerRun   = 256    // sessions flushed in one round
 	flushesPerYield = 512    // sessions flushed before readable sockets must have had a turn
-	busyFrames      = 10_000 // messages a second that make a loop busy
+	busyFrames      = 15_000 // messages a second that make a loop busy
 	busyWindowMs    = 20     // over which they are counted
 )
 

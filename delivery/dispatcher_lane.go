@@ -61,6 +61,10 @@ const (
 	eventCall
 )
 
+// driveItemsMax is the largest batch whose caller drives the lanes: the handing over of a large one costs little for each message, and
+// lanes work side by side.
+const driveItemsMax = 64
+
 // inboxKept bounds the buffer an idle lane holds on to.
 const inboxKept = 4096
 

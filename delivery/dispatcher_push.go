@@ -50,7 +50,7 @@ func (b *Batch) chain(i, lane int) {
 
 // push handles the items of b that are chained from first: at once when the lane is at rest, which is the fast way, or in their turn.
 func (l *lane) push(b *Batch, first int32) {
-	if !l.tryDrive() {
+	if len(b.items) > driveItemsMax || !l.tryDrive() {
 		l.queue(b, first)
 		return
 	}
