@@ -109,7 +109,7 @@ func (c *TCPConfig) settings(add adder) {
 		"A connection whose socket takes nothing and that acknowledges nothing for this long is closed as a slow consumer; its messages wait for the next login.")
 	add("bundle_delay", &c.BundleDelay, "50ms",
 		"Shortest time between two writes of messages to one connection, while its event loop sends more than 15,000 messages a second: those that come meanwhile leave together, which costs a fraction. A connection that gets fewer messages than that waits for nothing. 0s: never wait. At most 1s.")
-	add("publish_window", &c.PublishWindow, "32",
+	add("publish_window", &c.PublishWindow, "256",
 		"PUBLISH frames a publisher's connection may have unanswered.")
 }
 
