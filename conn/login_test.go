@@ -182,8 +182,8 @@ func longToken() []byte {
 func TestI3TrickleBeforeLoginIsCutAtTheLimit(t *testing.T) {
 	t.Parallel()
 	s := start(t, Config{LoginTimeout: time.Second}, newRecorder())
-	p := dial(t, s)
 	began := time.Now()
+	p := dial(t, s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
