@@ -40,6 +40,8 @@ type leanReceiver struct {
 	seen       uint64 // highest request number: the server counts them without gaps
 	taken      int    // and not confirmed yet
 	saidAt     int64  // when the last confirmation left
+	hurry      bool   // a copy was answered: what waits leaves with that
+	confirmed  bool   // what is about to leave confirms all that was taken
 	received   atomic.Uint64
 	duplicates atomic.Uint64
 	ackFrames  atomic.Uint64
@@ -96,7 +98,7 @@ func (l *leanFleet) stats() (sum client.Stats) {
 	return sum
 }
 
-// answered implements leanListener.
+// answered notes that what a user has taken is confirmed.
 func (l *leanFleet) answered(user int) {
 	rc := &l.f.members[user]
 	rc.noteAcked(rc.takeHandled())
@@ -135,12 +137,14 @@ func (h *leanHoldfastListener) take(user int, b, out []byte) ([]byte, error) {
 	if p.Number <= rc.seen { // sent again: its ACK was late
 		rc.duplicates.Add(1)
 		rc.ackFrames.Add(1)
+		rc.hurry = true
 		return codec.AppendAckOne(out, p.Number, codec.LevelProcessed), nil
 	}
 	rc.seen = p.Number
 	h.l.f.members[user].take(p.Payload, false)
 	if h.l.f.o.ackEach {
 		rc.ackFrames.Add(1)
+		rc.confirmed = true
 		return codec.AppendAckOne(out, p.Number, codec.LevelProcessed), nil
 	}
 	rc.taken++
@@ -153,10 +157,12 @@ const (
 	leanBundleMax = 64
 )
 
-// answer implements leanListener with the frame the client library would send, when it would: at once after a pause, else with those
-// that come within the next moment, and no later than half of the window is used up.
+// answer implements leanListener with the frame the client library would send, when it would: at once after a pause
+// or behind the answer to a copy, else with those that come within the next moment, and no later than half of the window is used up.
 func (h *leanHoldfastListener) answer(user int, out []byte, now int64, last bool) ([]byte, int) {
 	rc := &h.l.all[user]
+	hurry := rc.hurry || last
+	rc.hurry = false
 	full := leanBundleMax
 	if h.window > 0 {
 		full = max(1, min(full, h.window/2))
@@ -164,10 +170,10 @@ func (h *leanHoldfastListener) answer(user int, out []byte, now int64, last bool
 	switch {
 	case rc.taken == 0:
 		return out, 0
-	case !last && rc.taken < full && now-rc.saidAt < leanBundleMs*int64(time.Millisecond):
+	case !hurry && rc.taken < full && now-rc.saidAt < leanBundleMs*int64(time.Millisecond):
 		return out, leanBundleMs
 	}
-	rc.saidAt = now
+	rc.saidAt, rc.confirmed = now, true
 	rc.ackFrames.Add(1)
 	if rc.taken == 1 {
 		out = codec.AppendAckOne(out, rc.seen, codec.LevelProcessed)
@@ -178,8 +184,14 @@ func (h *leanHoldfastListener) answer(user int, out []byte, now int64, last bool
 	return out, 0
 }
 
-// answered implements leanListener.
-func (h *leanHoldfastListener) answered(user int) { h.l.answered(user) }
+// answered implements leanListener. A PONG or the answer to a copy confirms none of what was taken.
+func (h *leanHoldfastListener) answered(user int) {
+	rc := &h.l.all[user]
+	if rc.confirmed {
+		rc.confirmed = false
+		h.l.answered(user)
+	}
+}
 
 // leanMQTTListener takes messages from a broker.
 type leanMQTTListener struct {

@@ -147,6 +147,9 @@ func (b *fakeBroker) connectLocked(rest []byte, nc net.Conn) *fakeSession {
 		return nil
 	}
 	s, present := b.sessions[id]
+	if present && s.nc != nil {
+		s.nc.Close() // taken over
+	}
 	if flags&mqttCleanSession != 0 || !present {
 		s, present = &fakeSession{keep: flags&mqttCleanSession == 0}, false
 		b.sessions[id] = s

@@ -64,22 +64,22 @@ func (t *Target) Suits(s *Scenario) error {
 }
 
 // mqttOptions are those of every connection.
-func (t *Target) mqttOptions(clientID string, keepalive time.Duration) mqttOptions {
+func (t *Target) mqttOptions(clientID string) mqttOptions {
 	return mqttOptions{
-		addr: t.Addr, keepalive: keepalive,
+		addr:      t.Addr,
 		mqttLogin: mqttLogin{clientID: clientID, user: t.MQTT.User, password: t.MQTT.Password, clean: true},
 	}
 }
 
 // dialMQTTPublisher logs a publisher in to the broker.
 func (r *Run) dialMQTTPublisher(ctx context.Context, name string) (publishing, error) {
-	return dialMQTTPublisher(ctx, r.o.Target.mqttOptions(name, 0))
+	return dialMQTTPublisher(ctx, r.o.Target.mqttOptions(name))
 }
 
 // mqttOptions are a receiver's: it hears one topic, its name.
 func (rc *receiver) mqttOptions() mqttOptions {
 	name := rc.f.userName(rc.index)
-	o := rc.f.r.o.Target.mqttOptions(name, 0)
+	o := rc.f.r.o.Target.mqttOptions(name)
 	o.topic = name
 	o.message = rc.take
 	o.acked = func() { rc.noteAcked(rc.takeHandled()) }

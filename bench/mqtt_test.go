@@ -202,7 +202,7 @@ func TestMQTTLoginSaysWhyItFailed(t *testing.T) {
 		{nil, true, "kept the session"},
 	} {
 		target := newFakeBroker(t, test.change).target()
-		o := target.mqttOptions("me", 0)
+		o := target.mqttOptions("me")
 		o.topic, o.resume = "topic", test.resume
 		if _, err := dialMQTT(ctxFor(t, 300*time.Millisecond), o, 1); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("error %v, want one about %s", err, test.want)
@@ -213,7 +213,7 @@ func TestMQTTLoginSaysWhyItFailed(t *testing.T) {
 func TestMQTTLoginTriesAgainUntilItsTimeIsOver(t *testing.T) {
 	target := newFakeBroker(t, func(b *fakeBroker) { b.connack = []byte{0x20, 2, 0, 3} }).target()
 	began := time.Now()
-	if _, err := dialMQTT(ctxFor(t, 200*time.Millisecond), target.mqttOptions("me", 0), -1); err == nil {
+	if _, err := dialMQTT(ctxFor(t, 200*time.Millisecond), target.mqttOptions("me"), -1); err == nil {
 		t.Error("a refused login has a connection")
 	}
 	if took := time.Since(began); took < 50*time.Millisecond || took > 5*time.Second {
@@ -253,7 +253,7 @@ func mqttMessages(n int) []client.Outgoing {
 func mqttPublisherTo(t *testing.T, b *fakeBroker) *mqttPublisher {
 	t.Helper()
 	target := b.target()
-	p, err := dialMQTTPublisher(ctxFor(t, 5*time.Second), target.mqttOptions("publisher", 0))
+	p, err := dialMQTTPublisher(ctxFor(t, 5*time.Second), target.mqttOptions("publisher"))
 	if err != nil {
 		t.Fatal(err)
 	}
