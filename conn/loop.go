@@ -163,10 +163,10 @@ func (l *loop) reckon(nowMs int64) {
 }
 
 // mayHold reports whether what s has may wait a moment for more: a write is the dearest thing a loop does, and costs the same for one
-// message and for ten. That pays only when the loop is busy and s gets so much that more will have come; all others are written to at
-// once.
+// message and for ten. That pays only when the loop is busy and s gets so much that more will have come, which is when it was written to
+// less than half of the delay ago; all others are written to at once.
 func (l *loop) mayHold(s *Session, nowMs int64) bool {
-	if !l.busy || int32(uint16(nowMs)-s.wroteMs) >= l.server.bundleMs { // once in 65 s an old time looks like a new one: no harm
+	if !l.busy || int32(uint16(nowMs)-s.wroteMs) >= l.server.bundleMs/2 { // once in 65 s an old time looks like a new one: no harm
 		return false
 	}
 	s.mu.Lock()
