@@ -176,6 +176,9 @@ func (f *benchFlags) run(ctx context.Context, term *terminal, span spanFlags, sc
 	if err := o.Target.Suits(&scenario); err != nil {
 		return &exitCode{exitUsage, err}
 	}
+	if err := f.writable(); err != nil {
+		return fmt.Errorf("bench %s: %w", scenario.Name, err)
+	}
 	o.WarmUp, o.Duration = span.WarmUp, span.Duration
 	report, err := bench.Execute(ctx, o, scenario)
 	if errors.Is(err, bench.ErrUsage) {
@@ -229,24 +232,38 @@ func shellWord(arg string) string {
 	return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
 }
 
-// write puts the report everywhere it was asked for.
+// writable reports why a file of the report could not be written, before a run that may take long and would then be for nothing.
+func (f *benchFlags) writable() error {
+	for _, path := range [2]string{f.Out, f.HTML} {
+		if path == "" {
+			continue
+		}
+		_, err := os.Stat(path)
+		isNew := errors.Is(err, os.ErrNotExist)
+		if err := writeFile(path, 0, func(io.Writer) error { return nil }); err != nil {
+			return err
+		}
+		if isNew {
+			_ = os.Remove(path) // a run without a report leaves none; an empty file does no harm
+		}
+	}
+	return nil
+}
+
+// write puts the report everywhere it was asked for. What cannot be written in one place is still written in the others.
 func (f *benchFlags) write(term *terminal, report *bench.Report) error {
 	show := report.WriteTable
 	if f.JSON {
 		show = report.WriteJSON
 	}
-	if err := show(term.out); err != nil {
-		return err
-	}
+	errs := []error{show(term.out)}
 	if f.Out != "" {
-		if err := writeFile(f.Out, os.O_APPEND, report.WriteJSON); err != nil {
-			return err
-		}
+		errs = append(errs, writeFile(f.Out, os.O_APPEND, report.WriteJSON))
 	}
 	if f.HTML != "" {
-		return writeFile(f.HTML, os.O_TRUNC, report.WriteHTML)
+		errs = append(errs, writeFile(f.HTML, os.O_TRUNC, report.WriteHTML))
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // writeFile creates or opens a file and lets write fill it.
@@ -274,14 +291,13 @@ type loadFlags struct {
 	Batch      int    `default:"256" help:"Messages in one PUBLISH frame at most."`
 	Ack        string `enum:"batch,each" default:"batch" help:"batch: ACKs bundled as the client library does; each: one ACK frame a message."`
 	Pick       string `enum:"turn,random" default:"turn" help:"turn: users in turn; random: at random."`
-	Library    bool   `help:"Receivers use the client library. Otherwise they confirm in the same way with a fraction of its cost: a phone has one connection, a generator thousands."`
 }
 
 // fanout are the options of a load on users.
 func (f *loadFlags) fanout(rate float64) bench.FanoutOptions {
 	return bench.FanoutOptions{
 		Users: f.Users, Publishers: f.Publishers, Rate: rate, Window: f.Window, PayloadBytes: f.Payload,
-		AckEach: f.Ack == "each", Random: f.Pick == "random", Batch: f.Batch, Library: f.Library,
+		AckEach: f.Ack == "each", Random: f.Pick == "random", Batch: f.Batch,
 	}
 }
 
@@ -291,6 +307,7 @@ type benchFanout struct {
 	spanFlags  `embed:""`
 	loadFlags  `embed:""`
 	Rate       float64 `default:"0" help:"Messages a second, open loop. 0: as fast as the windows allow."`
+	Library    bool    `help:"Receivers use the client library. Otherwise they confirm in the same way with a fraction of its cost: a phone has one connection, a generator thousands."`
 	NoAck      bool    `help:"Publish fire and forget (ack=false)."`
 	Messages   int64   `help:"End the load after this many messages. 0: after its time."`
 }
@@ -313,7 +330,7 @@ func (b *benchFanout) Run(ctx context.Context, term *terminal) error {
 		return errBroker("--ack", "it is always sent one PUBACK a message")
 	}
 	o := b.fanout(b.Rate)
-	o.NoAck, o.Messages = b.NoAck, b.Messages
+	o.Library, o.NoAck, o.Messages = b.Library, b.NoAck, b.Messages
 	scenario, err := bench.Fanout(o)
 	return b.run(ctx, term, b.spanFlags, scenario, err)
 }
