@@ -235,3 +235,31 @@ func BenchmarkDrain(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTargets asks where a message goes that is not known, which a search in the index for its id has to find out.
+func BenchmarkTargets(b *testing.B) {
+	for _, n := range []int{10_000, 1_000_000} {
+		b.Run(fmt.Sprint("stored=", n), func(b *testing.B) {
+			const users = 1000
+			l := open(b, Config{Dir: b.TempDir(), StorageBytesMax: 1 << 40})
+			defer shut(b, l)
+			fill(b, l, n, users)
+			names := make([][]byte, users)
+			for u := range names {
+				names[u] = fmt.Append(nil, "user", u)
+			}
+			id, now := make([]byte, 8), time.Now().UnixMilli()
+			targets := make([]delivery.QueueID, 0, 4)
+			b.ReportAllocs()
+			i := uint64(0)
+			for b.Loop() {
+				i++
+				binary.BigEndian.PutUint64(id, i)
+				var duplicate bool
+				if targets, duplicate, _ = l.Targets(targets[:0], names[i%users], nil, id, now); duplicate || len(targets) != 1 {
+					b.Fatal("a new message is known, or goes nowhere")
+				}
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"math/bits"
 	"slices"
 
 	"holdfast/delivery"
@@ -165,24 +166,40 @@ type table struct {
 	parts [tableParts]tablePart
 }
 
-// A removed slot leaves a mark in its cell where others may stand behind it. Closing the gap instead would need the hash of each of
-// those, and so, for each, a look at an entry that nobody has touched for long.
+// A cell is a slot in its low bits, as many as the highest slot of the part needs, and a tag above it: bits of its hash that neither
+// chose the part nor the place. Most searches are for what is not there and meet cells of others; without tags each of those would
+// cost a look at an entry that nobody has touched for long.
+//
+// A removed slot leaves a mark in its cell where others may stand behind it. Closing the gap instead would need the whole hash of
+// each of those, and so a look at its entry.
 type tablePart struct {
-	cells []uint32
-	n     int // slots
-	marks int
+	cells    []uint32
+	n        int // slots
+	marks    int
+	slotBits uint8 // of a cell; what is above is the tag
 }
 
-// cellMark is no slot: the slab ends before it.
+// cellMark is no slot, with whatever tag: slotBits always leave the highest number free, and the slab ends before 1<<32 - 1.
 const cellMark = 1<<32 - 1
 
 const (
 	tablePartBits = 10
 	tableParts    = 1 << tablePartBits
 	cellsMin      = 8
+
+	// cellsQuick is the size up to which a part grows fourfold. To resize costs a look at every entry in it, and a small table does not
+	// cost memory that anybody would miss.
+	cellsQuick  = 256
+	slotBitsMin = 10 // a tag has at most the 22 bits between the low half of the hash, which is the place, and the part's number
 )
 
 func (t *table) part(h uint64) *tablePart { return &t.parts[h>>(64-tablePartBits)] }
+
+// cell is what stands for a slot under h.
+func (p *tablePart) cell(h uint64, slot uint32) uint32 { return uint32(h>>32)<<p.slotBits | slot }
+
+// slot is the slot of a cell that holds one.
+func (p *tablePart) slot(cell uint32) uint32 { return cell & (1<<p.slotBits - 1) }
 
 func (t *table) insert(slot uint32) {
 	h := t.home(slot)
@@ -191,11 +208,29 @@ func (t *table) insert(slot uint32) {
 		n := len(p.cells)
 		if p.n*2 >= n { // or the marks would be back soon
 			n *= 2
+			if n <= cellsQuick {
+				n *= 2
+			}
 		}
 		t.resize(p, max(cellsMin, n))
 	}
+	p.admit(slot)
 	p.place(h, slot)
 	p.n++
+}
+
+// admit shortens the tags of a part if slot needs their room.
+func (p *tablePart) admit(slot uint32) {
+	before, after := p.slotBits, uint8(max(slotBitsMin, bits.Len32(slot+1)))
+	if after <= before {
+		return
+	}
+	for i, cell := range p.cells {
+		if cell != 0 && cell != cellMark {
+			p.cells[i] = cell>>before<<after | p.slot(cell)
+		}
+	}
+	p.slotBits = after
 }
 
 // reserve makes room for n slots, so that filling the table grows nothing.
@@ -222,14 +257,15 @@ func (p *tablePart) place(h uint64, slot uint32) {
 	if p.cells[i] == cellMark {
 		p.marks--
 	}
-	p.cells[i] = slot
+	p.cells[i] = p.cell(h, slot)
 }
 
 func (t *table) resize(p *tablePart, n int) {
 	old := p.cells
 	p.cells, p.marks = make([]uint32, n), 0
-	for _, slot := range old {
-		if slot != 0 && slot != cellMark {
+	for _, cell := range old {
+		if cell != 0 && cell != cellMark {
+			slot := p.slot(cell)
 			p.place(t.home(slot), slot)
 		}
 	}
@@ -240,8 +276,8 @@ func (t *table) remove(slot uint32) {
 	h := t.home(slot)
 	p := t.part(h)
 	mask := uint32(len(p.cells) - 1)
-	i := uint32(h) & mask
-	for p.cells[i] != slot {
+	i, cell := uint32(h)&mask, p.cell(h, slot)
+	for p.cells[i] != cell {
 		if p.cells[i] == 0 {
 			panic("store: an entry is missing in the index")
 		}
@@ -258,8 +294,8 @@ func (t *table) remove(slot uint32) {
 		}
 	}
 	p.n--
-	if len(p.cells) > cellsMin && p.n*8 < len(p.cells) {
-		t.resize(p, len(p.cells)/2)
+	if len(p.cells) > cellsMin && p.n*16 < len(p.cells) {
+		t.resize(p, max(cellsMin, len(p.cells)/4))
 	}
 }
 
@@ -270,8 +306,10 @@ func (t *table) each(h uint64, f func(slot uint32) (stop bool)) {
 		return
 	}
 	mask := uint32(len(p.cells) - 1)
+	tag := p.cell(h, 0)
 	for i := uint32(h) & mask; p.cells[i] != 0; i = (i + 1) & mask {
-		if p.cells[i] != cellMark && f(p.cells[i]) {
+		cell := p.cells[i]
+		if slot := p.slot(cell); cell == tag|slot && cell != cellMark && f(slot) {
 			return
 		}
 	}

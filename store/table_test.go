@@ -12,10 +12,13 @@ func TestTableAgainstASet(t *testing.T) {
 		// Few homes, in one part, so that slots stand in each other's way.
 		var x table
 		homes := 1 + r.Uint64N(40)
-		x.home = func(slot uint32) uint64 { return uint64(slot) % homes }
+		// Every second time they are told apart by their tags, too, while those get shorter with every larger slot.
+		tag := seed % 2 << 32
+		spread := [...]uint32{1, 3, 1023, 65_537, 16_000_000}[seed%5]
+		x.home = func(slot uint32) uint64 { return uint64(slot) % homes * (1 + tag) }
 		in := map[uint32]bool{}
 		for range 3000 {
-			slot := 1 + r.Uint32N(60+uint32(r.Uint64N(200)))
+			slot := spread * (1 + r.Uint32N(60+uint32(r.Uint64N(200))))
 			switch {
 			case in[slot]:
 				x.remove(slot)
@@ -25,7 +28,7 @@ func TestTableAgainstASet(t *testing.T) {
 				in[slot] = true
 			}
 			found := map[uint32]bool{}
-			for h := range homes {
+			for h := uint64(0); h < homes*(1+tag); h += 1 + tag {
 				x.each(h, func(slot uint32) bool {
 					if x.home(slot) == h {
 						found[slot] = true
