@@ -1,6 +1,7 @@
 package store
 
 import (
+	"slices"
 	"sort"
 	"time"
 
@@ -132,6 +133,15 @@ func (b *batch) dropPuts() {
 	b.puts, b.buf, b.live = b.puts[:0], b.buf[:0], 0
 }
 
+// withRoom returns b with room for n more bytes. It doubles: append grows a large slice by a quarter, and what a flood of ends leaves
+// until it is written would be copied five times over.
+func withRoom(b []byte, n int) []byte {
+	if cap(b)-len(b) < n {
+		b = slices.Grow(b, max(n, cap(b)))
+	}
+	return b
+}
+
 const batchKeepBytes = 4 << 20
 
 // reset readies a batch for use again. What a flood made large is given back.
@@ -140,8 +150,10 @@ func (b *batch) reset() {
 	if cap(b.buf) > batchKeepBytes {
 		b.buf = nil
 	}
-	if cap(b.moveBuf) > batchKeepBytes {
-		b.moveBuf = nil
+	for _, list := range []*[]byte{&b.moveBuf, &b.ends, &b.notes, &b.ended} {
+		if cap(*list) > batchKeepBytes {
+			*list = nil
+		}
 	}
 	b.moveBuf, b.moves = b.moveBuf[:0], b.moves[:0]
 	b.ends, b.notes, b.ended, b.device = b.ends[:0], b.notes[:0], b.ended[:0], b.device[:0]

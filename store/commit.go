@@ -97,6 +97,7 @@ func (l *Local) commit(force bool) {
 	now := time.Now()
 	if !now.Before(l.houseAt) {
 		l.houseAt = now.Add(housePeriod)
+		l.cache.rest()
 		if err := l.housekeeping(now); err != nil {
 			l.writeFailed(err)
 			return

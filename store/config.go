@@ -39,9 +39,11 @@ type Config struct {
 	DeviceRetention   time.Duration // 30 d after which an unseen device is no target any more
 	DevicesPerUserMax int           // 100
 	QueuesMax         int           // 10,000,000 queues known at a time
+	ReadCacheBytes    int64         // 16 MiB for blocks of the log that several queues are read from at a time; given back after seconds without use
 	Log               *slog.Logger  // slog.Default()
 
-	files *files // nil: the operating system's
+	files      *files // nil: the operating system's
+	blockBytes int64  // of the read cache; 64 KiB
 }
 
 // withDefaults fills in what is zero and checks the rest.
@@ -64,6 +66,8 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.DeviceRetention, 30*24*time.Hour)
 	setDefault(&c.DevicesPerUserMax, 100)
 	setDefault(&c.QueuesMax, 10_000_000)
+	setDefault(&c.ReadCacheBytes, 16<<20)
+	setDefault(&c.blockBytes, cacheBlockBytes)
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
@@ -83,6 +87,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("store: storage limit %d is below four segments of %d bytes", c.StorageBytesMax, c.SegmentBytes)
 	case c.StorageBytesMax/c.SegmentBytes > segmentSlotsMax/2: // a segment is at least half full on the average
 		return c, fmt.Errorf("store: storage limit %d needs more than %d segments of %d bytes", c.StorageBytesMax, segmentSlotsMax/2, c.SegmentBytes)
+	case c.ReadCacheBytes < 0 || c.ReadCacheBytes > 1<<30:
+		return c, fmt.Errorf("store: read cache of %d bytes is not within 1 and 1 GiB", c.ReadCacheBytes)
 	case c.CommitDelay < 0 || c.LazyDelay < 0 || c.SyncInterval < 0 || c.RetryDelay < 0 || c.DedupWindow < 0 || c.DeviceRetention < 0:
 		return c, errors.New("store: a duration is negative")
 	case c.QueueMessagesMax < 0 || c.QueueBytesMax < 0 || c.DeadLettersMax < 0 || c.DevicesPerUserMax < 0 || c.QueuesMax < 0:

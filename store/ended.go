@@ -160,7 +160,8 @@ func (l *Local) remember(e endedEntry, nowMs int64) {
 		l.count.dedupShortened++
 	}
 	l.ended.age(nowMs-l.cfg.DedupWindow.Milliseconds(), 2)
-	l.open.ended = appendEnded(l.open.ended, &e, l.reg.names[e.user].text, l.reg.names[e.device].text)
+	user, device := l.reg.names[e.user].text, l.reg.names[e.device].text
+	l.open.ended = appendEnded(withRoom(l.open.ended, padded(endedHeadBytes+len(user)+len(device))), &e, user, device)
 	l.open.endedCount++
 	l.open.endedLastMs = max(l.open.endedLastMs, e.endedMs)
 }

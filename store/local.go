@@ -27,6 +27,7 @@ type Local struct {
 	sums  checksums
 	seed  uint64
 	doubt doubt
+	cache *readCache
 	lock  *os.File
 	wake  chan struct{} // something is due earlier than the committer thinks
 	stop  chan struct{}
@@ -73,7 +74,7 @@ func Open(cfg Config) (*Local, error) {
 		return nil, err
 	}
 	l := &Local{
-		cfg: cfg, lock: lock, reg: newRegistry(), open: new(batch), spare: new(batch),
+		cfg: cfg, lock: lock, cache: newReadCache(cfg.ReadCacheBytes, cfg.blockBytes), reg: newRegistry(), open: new(batch), spare: new(batch),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), fatal: make(chan error, 1),
 	}
 	l.ended = newEndedRing(cfg.DedupMax, &l.reg)
@@ -320,7 +321,7 @@ func (l *Local) discard(slot uint32, e *entry, en delivery.Ending, nowMs int64) 
 		if e.is(flagDead) {
 			status = statusDropped
 		}
-		l.open.ends = appendEnd(l.open.ends, end{seq: e.seq, endedMs: nowMs, attempts: e.attempts, status: status, reason: en.Reason})
+		l.open.ends = appendEnd(withRoom(l.open.ends, endBytes), end{seq: e.seq, endedMs: nowMs, attempts: e.attempts, status: status, reason: en.Reason})
 	}
 	l.free(slot, e)
 }

@@ -89,6 +89,9 @@ func open(t testing.TB, cfg Config) *Local {
 	if cfg.SegmentBytes > 0 && cfg.StorageBytesMax == 0 {
 		cfg.StorageBytesMax = 8192 * cfg.SegmentBytes // small segments would not do for the default
 	}
+	if cfg.SegmentBytes > 0 && cfg.blockBytes == 0 { // nor would they have a whole block
+		cfg.blockBytes, cfg.ReadCacheBytes = 2<<10, 16<<10
+	}
 	l, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)

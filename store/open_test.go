@@ -72,6 +72,7 @@ func TestImpossibleSettingsAreRefused(t *testing.T) {
 		"negative limit": {Dir: "x", QueueMessagesMax: -1},
 		"pending":        {Dir: "x", PendingBytesMax: -1},
 		"dedup":          {Dir: "x", DedupMax: -1},
+		"read cache":     {Dir: "x", ReadCacheBytes: -1},
 	} {
 		if l, err := Open(c); err == nil {
 			shut(t, l)

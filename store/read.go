@@ -24,7 +24,8 @@ type place struct {
 	seg      *segment // pinned; nil: the frame was in memory and is in the buffer already
 	off      int64
 	size     int
-	at       int // of the frame in the buffer's bytes
+	at       int  // of the frame in the buffer's bytes; -1: it was not read yet
+	whole    bool // it lies in blocks that the read cache may keep
 	attempts uint16
 	sent     bool
 }
@@ -88,6 +89,7 @@ func (l *Local) place(b *delivery.Buffer, e *entry, slot uint32) place {
 		frame = l.flushing.buf[from : from+int64(pl.size)]
 	default:
 		pl.seg, pl.off = l.segs.slots[e.seg], int64(e.off)
+		pl.whole = l.cache.whole(pl.off+int64(pl.size), pl.seg.size)
 		pl.seg.pins++
 		return pl
 	}
@@ -150,16 +152,38 @@ func (l *Local) readSpan(b *delivery.Buffer, places []place, n int) error {
 	at := len(b.Bytes)
 	b.Bytes = slices.Grow(b.Bytes, n)[:at+n]
 	first := &places[0]
-	got, err := l.cfg.files.read(first.seg.f, b.Bytes[at:], first.off)
-	if errors.Is(err, io.EOF) {
-		clear(b.Bytes[at+got:])
-	} else if err != nil {
-		return fmt.Errorf("store: reading %s at %d: %w", first.seg.path, first.off, err)
+	if !places[len(places)-1].whole || !l.readCached(b.Bytes[at:], first.seg, first.off) {
+		got, err := l.cfg.files.read(first.seg.f, b.Bytes[at:], first.off)
+		if errors.Is(err, io.EOF) {
+			clear(b.Bytes[at+got:])
+		} else if err != nil {
+			return fmt.Errorf("store: reading %s at %d: %w", first.seg.path, first.off, err)
+		}
 	}
 	for i := range places {
 		places[i].at = at + int(places[i].off-first.off)
 	}
 	return nil
+}
+
+// readCached reads from the cache what is there, or what another reader of the same block makes worth having there. false: it is
+// to be read from the disk; so is a block that cannot be read, for the error of the smaller read says which messages it concerns.
+func (l *Local) readCached(dst []byte, g *segment, off int64) bool {
+	if len(dst) > l.cache.spanMax() || l.cache.most == 0 {
+		return false
+	}
+	for range 3 { // at most two blocks are missing
+		block, ok := l.cache.take(dst, g.num, off)
+		if block == nil {
+			return ok
+		}
+		_, err := l.cfg.files.read(g.f, block.data, block.key.at*l.cache.blockBytes)
+		l.cache.loaded(block, err == nil)
+		if err != nil {
+			return false
+		}
+	}
+	return false
 }
 
 // item makes one item of the frame at a place, or gives the message up.

@@ -146,5 +146,6 @@ func (l *Local) removeHeads() {
 			l.retire(g)
 		}
 		l.mu.Unlock()
+		l.cache.drop(g.num)
 	}
 }
