@@ -119,6 +119,7 @@ func BenchmarkReadAck(b *testing.B) {
 
 func BenchmarkSendFlush16(b *testing.B) {
 	l, s, other, _ := bench(b)
+	l.server.bundleMs = 0 // every flush writes
 	frame := pushFrame(1, make([]byte, 160))
 	var sink [64 << 10]byte
 	b.ReportAllocs()
