@@ -9,7 +9,7 @@ import (
 )
 
 // sleepMin is the shortest sleep of a pacer: below it the wake-ups would cost more than the messages.
-const sleepMin = 100 * time.Microsecond
+const sleepMin = 200 * time.Microsecond
 
 // pacer says when the n-th message of an open loop is due, and waits for it. Messages that are late are due at once, with their
 // intended times. It belongs to one goroutine.
