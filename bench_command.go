@@ -173,6 +173,9 @@ func (f *benchFlags) run(ctx context.Context, term *terminal, span spanFlags, sc
 	if err != nil {
 		return err
 	}
+	if f.PID < 0 {
+		return &exitCode{exitUsage, errors.New("--pid is a process, above zero")}
+	}
 	if err := o.Target.Suits(&scenario); err != nil {
 		return &exitCode{exitUsage, err}
 	}

@@ -46,6 +46,10 @@ func TestBenchUsageErrorsSayWhatToDo(t *testing.T) {
 		{[]string{"storm", "--target", "mqtt://127.0.0.1:1", "--window", "5"}, "--window"},
 		{[]string{"publish", "--target", "mqtt://127.0.0.1:1"}, "holdfast gateway only"},
 		{[]string{"verify", "--target", "mqtt://127.0.0.1:1"}, "holdfast gateway only"},
+		{[]string{"idle", "--sizes", "100000000"}, "at most"},
+		{[]string{"fanout", "--processes", "1000"}, "at most"},
+		{[]string{"fanout", "--pid=-4"}, "--pid"},
+		{[]string{"slow", "--library"}, "--library"},
 		{[]string{"nothing"}, "nothing"},
 	} {
 		command(t, "", append([]string{"bench"}, test.args...)...).want(t, exitUsage, test.text)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -44,8 +45,12 @@ func (o *FanoutOptions) validate() error {
 		return errors.New("users must be at least 1")
 	case o.Publishers < 1 || o.Publishers > o.Users:
 		return errors.New("publishers must be at least 1 and at most the users: each user's messages come over one connection")
-	case o.Rate < 0:
-		return errors.New("the rate is negative")
+	case o.Users > usersMax:
+		return errUsers
+	case !rateFits(o.Rate):
+		return errRate
+	case o.Messages < 0:
+		return errors.New("the number of messages is negative")
 	case o.Window < 1:
 		return errors.New("the window must be at least 1")
 	case o.PayloadBytes < PayloadBytesMin || o.PayloadBytes > 60<<10:
@@ -81,7 +86,7 @@ func Fanout(o FanoutOptions) (Scenario, error) {
 			}
 			return p.connect(ctx)
 		},
-		Load: func(ctx context.Context, _ *Run) error { return p.load(ctx) },
+		Load: func(ctx context.Context, _ *Run) error { return f.together(ctx, p.load) },
 		Settle: func(ctx context.Context, _ *Run) error {
 			if o.NoAck {
 				until(ctx, func() bool { return f.ledger.answered() >= f.ledger.sent.Load() })
@@ -90,7 +95,10 @@ func Fanout(o FanoutOptions) (Scenario, error) {
 				defer cancel()
 				until(brief, f.ledger.settled)
 			} else {
-				f.settle(ctx)
+				_ = f.together(ctx, func(ctx context.Context) error { // its error is that of ended
+					f.settle(ctx)
+					return nil
+				})
 			}
 			return f.ended()
 		},
@@ -99,6 +107,42 @@ func Fanout(o FanoutOptions) (Scenario, error) {
 		Close:   func() { closeLoad(f, p) },
 		Split:   o.split, Connections: o.Users + o.Publishers,
 	}, nil
+}
+
+// togetherEvery is how often a load looks whether everybody is still there.
+const togetherEvery = 200 * time.Millisecond
+
+// together runs a phase, and ends it with an error when a receiver's connection has ended for good: what is measured without it is
+// another load, and what is under way for it would be waited for in vain. Among faults receivers come and go.
+func (f *fleet) together(ctx context.Context, run func(context.Context) error) error {
+	if f.r.faults != nil {
+		return run(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		tick := time.NewTicker(togetherEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if f.ended() != nil {
+					cancel()
+					return
+				}
+			}
+		}
+	})
+	err := run(ctx)
+	cancel()
+	watch.Wait()
+	if ended := f.ended(); ended != nil {
+		return ended // the load's own error comes from it
+	}
+	return err
 }
 
 // closeLoad ends what Connect opened, as far as it came.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"math"
 	"os"
 	"strings"
 	"syscall"
@@ -73,7 +74,11 @@ func TestFanoutRefusesWhatCannotWork(t *testing.T) {
 	}{
 		{func(o *FanoutOptions) { o.Users = 0 }, "users"},
 		{func(o *FanoutOptions) { o.Publishers = 21 }, "publishers"},
+		{func(o *FanoutOptions) { o.Users = usersMax + 1 }, "users"},
 		{func(o *FanoutOptions) { o.Rate = -1 }, "rate"},
+		{func(o *FanoutOptions) { o.Rate = math.NaN() }, "rate"},
+		{func(o *FanoutOptions) { o.Rate = math.Inf(1) }, "rate"},
+		{func(o *FanoutOptions) { o.Messages = -1 }, "messages"},
 		{func(o *FanoutOptions) { o.Window = 0 }, "window"},
 		{func(o *FanoutOptions) { o.PayloadBytes = 23 }, "24 bytes"},
 		{func(o *FanoutOptions) { o.Batch = 2000 }, "batch"},

@@ -28,6 +28,10 @@ func (o *IdleOptions) validate() error {
 	switch {
 	case len(o.Sizes) == 0 || o.Sizes[0] < 1 || !slices.IsSorted(o.Sizes) || len(slices.Compact(slices.Clone(o.Sizes))) != len(o.Sizes):
 		return errors.New("sizes must be rising numbers above zero")
+	case o.Sizes[len(o.Sizes)-1] > usersMax:
+		return errUsers
+	case o.PerProcess > 0 && (o.Sizes[len(o.Sizes)-1]-1)/o.PerProcess >= processesMax:
+		return fmt.Errorf("%d connections would take more than %d processes, for one may open %d (ulimit -n)", o.Sizes[len(o.Sizes)-1], processesMax, o.PerProcess)
 	case o.Hold <= 0:
 		return errors.New("hold must be above zero")
 	case o.Keepalive < time.Second:

@@ -166,6 +166,9 @@ func retryDelay(err error) time.Duration {
 
 // sockaddr is a TCP address as the system calls want it.
 func sockaddr(ip net.IP, port int) (unix.Sockaddr, int) {
+	if len(ip) == 0 { // ":7700" is a port of this machine
+		ip = net.IPv4(127, 0, 0, 1)
+	}
 	if ip4 := ip.To4(); ip4 != nil {
 		return &unix.SockaddrInet4{Port: port, Addr: [4]byte(ip4)}, unix.AF_INET
 	}

@@ -232,9 +232,13 @@ func TestALostReceiverFailsTheRun(t *testing.T) {
 				takeOver(ctx, t, r, userName(3))
 				return load(ctx, r)
 			}
-			options.SettleMax = time.Second
+			options.Duration, options.SettleMax = time.Minute, time.Minute
+			began := time.Now()
 			if _, err := Execute(t.Context(), options, s); err == nil || !strings.Contains(err.Error(), "a receiver's connection ended") {
 				t.Errorf("error %v", err)
+			}
+			if took := time.Since(began); took > 30*time.Second {
+				t.Errorf("it took %v to notice", took)
 			}
 		})
 	}

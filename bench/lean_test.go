@@ -159,6 +159,17 @@ func TestLeanLoginsEndWithTheFirstErrorOrTheirTime(t *testing.T) {
 	}
 }
 
+func TestLeanAddressWithoutAHostIsThisMachine(t *testing.T) {
+	addr := leanGateway(t, func(_ int64, c net.Conn) {
+		x := readConnect(c)
+		_, _ = c.Write(codec.AppendWelcome(nil, &codec.Welcome{SessionID: 1, User: x.User, Device: x.Device}))
+	})
+	c := leanCrowdTo(t, addr[strings.LastIndex(addr, ":"):], func(*leanOptions) {})
+	if err := c.login(ctxFor(t, 10*time.Second), leanLogins(t, c, 1), 1); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLeanConnectionsThatEndOrFallSilentAreLost(t *testing.T) {
 	for _, test := range []struct {
 		name      string

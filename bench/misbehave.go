@@ -19,7 +19,7 @@ type MisbehaveOptions struct {
 
 func (o *MisbehaveOptions) validate() error {
 	switch {
-	case o.Rate <= 0:
+	case !(o.Rate > 0):
 		return errors.New("the rate must be above zero: the others' latency is only told by an open loop")
 	case o.NoAck:
 		return errors.New("fire and forget has no ACKs to wait for")

@@ -127,6 +127,11 @@ func distribute(o *Options, s Scenario) (Scenario, int, error) {
 	switch {
 	case n < 1:
 		return s, 0, fmt.Errorf("%w: the number of processes is negative", ErrUsage)
+	case o.Processes > processesMax:
+		return s, 0, fmt.Errorf("%w: at most %d processes work together", ErrUsage, processesMax)
+	case n > processesMax:
+		return s, 0, fmt.Errorf("%w: %d connections would take %d processes, for one may open %d (ulimit -n); at most %d work together",
+			ErrUsage, s.Connections, n, connectionsMax(), processesMax)
 	case n == 1 && s.Connections > connectionsMax():
 		return s, 0, fmt.Errorf("%w: %d connections, and one process may open %d (ulimit -n): more processes are needed", ErrUsage, s.Connections, connectionsMax())
 	case n == 1:

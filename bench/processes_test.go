@@ -157,7 +157,8 @@ func TestProcessesAreDecidedByConnections(t *testing.T) {
 		{Options{Processes: 1}, s, "more processes are needed"},
 		{Options{}, s, "ulimit"},
 		{Options{Processes: 2, Worker: worker}, idle, "one generator process only"},
-		{Options{Processes: whole.Users + 1, Worker: worker}, s, "more than there are users"},
+		{Options{Processes: processesMax + 1, Worker: worker}, s, "at most 64"},
+		{Options{Processes: 3, Worker: worker}, Scenario{Split: (&FanoutOptions{Users: 2, Publishers: 2}).split}, "more than there are users"},
 	} {
 		if _, _, err := distribute(&test.o, test.s); !errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("error %v, want one about %s", err, test.want)

@@ -44,8 +44,10 @@ func (o *PublishOptions) validate() error {
 		return fmt.Errorf("mode %q is not %s, %s or %s", o.Mode, PublishHTTP, PublishHTTPBatch, PublishFrames)
 	case o.Publishers < 1 || o.Publishers > o.Users:
 		return errors.New("publishers must be at least 1 and at most the users: each user's messages come over one connection")
-	case o.Rate < 0:
-		return errors.New("the rate is negative")
+	case o.Users > usersMax:
+		return errUsers
+	case !rateFits(o.Rate):
+		return errRate
 	case o.PayloadBytes < PayloadBytesMin || o.PayloadBytes > 60<<10:
 		return fmt.Errorf("the payload must be %d bytes to 60 KiB", PayloadBytesMin)
 	case o.Batch < 1 || o.Batch > batchMax:

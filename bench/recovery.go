@@ -32,6 +32,8 @@ func (o *RecoveryOptions) validate() error {
 	switch {
 	case o.Users < stormPublishers || o.Messages < o.Users || o.Messages%o.Users != 0:
 		return fmt.Errorf("users must be at least %d, and messages a multiple of them", stormPublishers)
+	case o.Users > usersMax:
+		return errUsers
 	case o.PayloadBytes < PayloadBytesMin || o.PayloadBytes > 60<<10:
 		return fmt.Errorf("the payload must be %d bytes to 60 KiB", PayloadBytesMin)
 	case o.Batch < 1 || o.Batch > batchMax:

@@ -14,6 +14,21 @@ type Part struct {
 	First map[string]int
 }
 
+// Limits of what a run may be asked for. Beyond them a mistyped number would fill the machine before anybody noticed.
+const (
+	usersMax     = 1_000_000
+	rateMax      = 100e6 // messages a second
+	processesMax = 64
+)
+
+// rateFits reports whether an open loop can be run at this rate; 0 is none.
+func rateFits(perSecond float64) bool { return perSecond >= 0 && perSecond <= rateMax } // not so: NaN
+
+var (
+	errRate  = fmt.Errorf("the rate must be 0 to %.0f messages a second", float64(rateMax))
+	errUsers = fmt.Errorf("users and connections are at most %d", usersMax)
+)
+
 // ErrUsage is in the errors that say that options do not fit together.
 var ErrUsage = errors.New("bench: usage")
 

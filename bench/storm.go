@@ -35,11 +35,15 @@ func (o *StormOptions) validate() error {
 	switch {
 	case o.Users < stormPublishers:
 		return fmt.Errorf("users must be at least %d", stormPublishers)
+	case o.Users > usersMax || o.LiveUsers > usersMax:
+		return errUsers
 	case o.Backlog < 0 || o.AtOnce < 0 || o.Window < 0 || o.Calm < 0:
 		return errors.New("a number is negative")
 	case o.PayloadBytes < PayloadBytesMin || o.PayloadBytes > 60<<10:
 		return fmt.Errorf("the payload must be %d bytes to 60 KiB", PayloadBytesMin)
-	case (o.LiveUsers > 0) != (o.LiveRate > 0) || o.LiveRate < 0:
+	case !rateFits(o.LiveRate):
+		return errRate
+	case (o.LiveUsers > 0) != (o.LiveRate > 0):
 		return errors.New("live traffic needs both users and a rate")
 	case o.LiveUsers > 0 && o.LiveUsers < stormPublishers:
 		return fmt.Errorf("live users must be at least %d", stormPublishers)
@@ -65,6 +69,7 @@ type stormLoad struct {
 
 	began             int64 // the storm; written before the logins
 	refused           atomic.Int64
+	why               atomic.Pointer[error] // of the first refusal
 	drained           atomic.Int64
 	allIn, allDrained int64 // ns after the storm's start
 }
@@ -154,7 +159,7 @@ func (l *stormLoad) gather(r *Run) error {
 		speech:  leanTo(r.o.Target.MQTT, l.f.userName, leanHoldfast{window: l.o.Window, token: r.o.Target.Token}),
 		source:  func(user int) net.IP { return source(from, l.f.first+user) },
 		in:      l.joined,
-		refused: func(int, error) { l.refused.Add(1) },
+		refused: func(_ int, err error) { l.denied(err) },
 	})
 	if err != nil {
 		return err
@@ -256,7 +261,7 @@ func (l *stormLoad) login(ctx context.Context, user int) error {
 	began := l.r.now()
 	err := l.f.members[user].tryDial(ctx, 1)
 	if err != nil && ctx.Err() == nil {
-		l.refused.Add(1)
+		l.denied(err)
 		err = l.f.members[user].dial(ctx)
 	}
 	if err != nil {
@@ -266,11 +271,23 @@ func (l *stormLoad) login(ctx context.Context, user int) error {
 	return nil
 }
 
+// denied counts a login that failed, and is tried again.
+func (l *stormLoad) denied(err error) {
+	l.refused.Add(1)
+	l.why.CompareAndSwap(nil, &err)
+}
+
 // The moments at which the server's CPU is noted.
 const markStorm, markAllIn = "storm", "all in"
 
 func (l *stormLoad) collect(res *Result) {
 	res.Sums["refused"] += l.refused.Load()
+	if why := l.why.Load(); why != nil && l.in.total.Load() < int64(l.o.Users) {
+		res.Failures = append(res.Failures, "logins were refused, the first one: "+(*why).Error())
+	}
+	if l.crowd != nil && l.crowd.lost.Load() > 0 {
+		res.Failures = append(res.Failures, fmt.Sprintf("%d connections ended after their login", l.crowd.lost.Load()))
+	}
 	res.Longest["all in"], res.Longest["all drained"] = l.allIn, l.allDrained
 	t := l.f.ledger.tally()
 	res.tally("backlog").merge(&t)

@@ -1,10 +1,27 @@
 package bench
 
 import (
+	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/codec"
 )
+
+func TestAStormThatIsRefusedSaysWhy(t *testing.T) {
+	addr := leanGateway(t, func(_ int64, c net.Conn) {
+		readConnect(c)
+		_, _ = c.Write(codec.AppendClose(nil, &codec.Close{Code: codec.CodeUnauthorized, Reason: []byte("no token")}))
+	})
+	s, err := Storm(StormOptions{Users: 4, PayloadBytes: 64})
+	o := quick(t)
+	o.Target = Target{Addr: addr}
+	report := execute(t, o, s, err)
+	if text := strings.Join(report.Verdict.Failures, "\n"); report.Verdict.Pass || !strings.Contains(text, "no token") || !strings.Contains(text, "only 0 of 4") {
+		t.Errorf("verdict %+v", report.Verdict)
+	}
+}
 
 func TestStormLetsEverybodyInAndDeliversTheBacklog(t *testing.T) {
 	for _, test := range []struct {
@@ -51,7 +68,8 @@ func TestStormCountsRefusedLoginsAndFailsWhenNotAllAreIn(t *testing.T) {
 	o := quick(t, "tcp.connections_max=15")
 	o.WarmUp, o.Duration = 0, 2*time.Second
 	report := execute(t, o, s, err)
-	if report.Verdict.Pass || report.Verdict.Failures[0] != "only 15 of 20 users were logged in when the time was over" || value(t, report, "logins_refused") < 5 {
+	if report.Verdict.Pass || len(report.Verdict.Failures) != 2 || !strings.Contains(report.Verdict.Failures[0], "overloaded") ||
+		report.Verdict.Failures[1] != "only 15 of 20 users were logged in when the time was over" || value(t, report, "logins_refused") < 5 {
 		t.Errorf("verdict %+v, figures %+v", report.Verdict, report.Figures)
 	}
 }
