@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/client"
 	"holdfast/codec"
 )
 
@@ -51,6 +52,19 @@ func TestFanoutDeliversEverything(t *testing.T) {
 				t.Errorf("server %+v", report.Server)
 			}
 		})
+	}
+}
+
+func TestRefusalsSayWhyAndHowOften(t *testing.T) {
+	var x refusals
+	if x.String() != "" {
+		t.Errorf("%q of nothing", x.String())
+	}
+	x.add(client.ErrUnanswered)
+	x.add(&client.ResultError{Code: codec.ResultOverloaded})
+	x.add(&client.ResultError{Code: codec.ResultOverloaded})
+	if x.String() != " (2 overloaded, 1 unanswered)" {
+		t.Errorf("%q", x.String())
 	}
 }
 

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,6 +63,20 @@ func (x *refusals) add(err error) {
 		x.why = map[string]int64{}
 	}
 	x.why[reason]++
+}
+
+// String is why, and how often: " (5 overloaded)"; empty when nothing was refused.
+func (x *refusals) String() string {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(x.why)) {
+		parts = append(parts, fmt.Sprintf("%d %s", x.why[reason], reason))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 // batch is one call of PublishAsync. It belongs to the publisher, then to the client until its answer, then to the free list.

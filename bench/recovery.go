@@ -116,7 +116,7 @@ func (l *recoveryLoad) load(ctx context.Context, r *Run) error {
 	}
 	until(ctx, func() bool { return l.f.ledger.answered() >= l.f.ledger.sent.Load() })
 	if n := l.f.ledger.accepted.Load(); n < int64(l.o.Messages) {
-		return fmt.Errorf("only %d of %d messages were accepted in time", n, l.o.Messages)
+		return fmt.Errorf("only %d of %d messages were accepted%s", n, l.o.Messages, &l.p.refused)
 	}
 	r.enter("hold")
 	rest(ctx, l.o.Hold)

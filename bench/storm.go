@@ -146,7 +146,7 @@ func (l *stormLoad) connect(ctx context.Context, r *Run) error {
 	}
 	until(ctx, func() bool { return l.f.ledger.answered() >= l.f.ledger.sent.Load() })
 	if n := l.f.ledger.accepted.Load(); n < int64(l.o.Users)*int64(l.o.Backlog) {
-		return fmt.Errorf("only %d of %d messages of the backlog were accepted in time", n, l.o.Users*l.o.Backlog)
+		return fmt.Errorf("only %d of %d messages of the backlog were accepted%s", n, l.o.Users*l.o.Backlog, &l.backlog.refused)
 	}
 	return nil
 }
