@@ -54,6 +54,19 @@ type span struct {
 	from, to int
 }
 
+// sentFrame is a PUBLISH frame without an answer yet.
+type sentFrame struct {
+	spans        []span
+	items, bytes int
+}
+
+// What a publisher leaves unanswered at most, beside the server's window of frames: more than a disk takes between two syncs, and less
+// than a server has room for.
+const (
+	unansweredItemsMax = 4096
+	unansweredBytesMax = 1 << 20
+)
+
 // publisher batches messages into PUBLISH frames, keeps at most the server's window of frames unanswered, and puts the
 // frames of a lost connection back to the front of the queue, under the same message ids.
 type publisher struct {
@@ -67,7 +80,9 @@ type publisher struct {
 	number   uint64 // of the last frame in this session
 	queue    []span
 	queued   int // items in queue
-	inflight map[uint64][]span
+	inflight map[uint64]sentFrame
+	items    int      // in inflight
+	bytes    int      // likewise
 	spare    [][]span // for reuse
 	writer   codec.PublishWriter
 	item     codec.PublishItem
@@ -175,7 +190,7 @@ func (p *publisher) submit(ctx context.Context, call *publishCall) error {
 // pumpAndUnlock sends what the window allows, releases mu, writes, and calls the callbacks that are due.
 func (p *publisher) pumpAndUnlock() {
 	s := p.live
-	for s != nil && len(p.inflight) < p.window && len(p.queue) > 0 {
+	for s != nil && len(p.queue) > 0 && p.mayAsk() {
 		spans := p.fillFrame(s.info.FrameBytesMax)
 		if len(spans) == 0 {
 			p.recycle(spans)
@@ -183,9 +198,14 @@ func (p *publisher) pumpAndUnlock() {
 		}
 		p.number++
 		p.frames++
-		p.inflight[p.number] = spans
 		// Under mu, so that the numbers rise in the stream; the write itself comes after.
-		s.out.unlock(p.writer.AppendTo(s.out.lock()))
+		before := s.out.lock()
+		after := p.writer.AppendTo(before)
+		f := sentFrame{spans: spans, items: p.writer.Count(), bytes: len(after) - len(before)}
+		s.out.unlock(after)
+		p.inflight[p.number] = f
+		p.items += f.items
+		p.bytes += f.bytes
 	}
 	if p.room != nil && p.queued < p.queueMax {
 		close(p.room)
@@ -204,6 +224,11 @@ func (p *publisher) pumpAndUnlock() {
 	for _, call := range finished {
 		call.callback(call.results, call.err)
 	}
+}
+
+// mayAsk reports whether there is room for one more frame.
+func (p *publisher) mayAsk() bool {
+	return len(p.inflight) < p.window && p.items < unansweredItemsMax && p.bytes < unansweredBytesMax
 }
 
 // fillFrame moves items from the queue into the writer until the frame or the queue ends, and returns what it took.
@@ -305,20 +330,16 @@ func (p *publisher) complete(call *publishCall, err error) {
 // answer takes one PUBLISHED frame on the read goroutine.
 func (p *publisher) answer(x *codec.Published) error {
 	p.mu.Lock()
-	spans, ok := p.inflight[x.Number]
+	f, ok := p.inflight[x.Number]
 	if !ok {
 		p.mu.Unlock()
 		return localClose(codec.CodeUnexpectedFrame, "an answer to a publish number that is not open")
 	}
-	items := 0
-	for _, s := range spans {
-		items += s.to - s.from
-	}
-	if x.Count != uint64(items) {
+	if x.Count != uint64(f.items) {
 		p.mu.Unlock()
 		return localClose(codec.CodeUnexpectedFrame, "results for another number of messages than were published")
 	}
-	for _, s := range spans {
+	for _, s := range f.spans {
 		for i := s.from; i < s.to; i++ {
 			code, err := p.nextResult(x, s.call, i)
 			if err != nil {
@@ -332,7 +353,9 @@ func (p *publisher) answer(x *codec.Published) error {
 		}
 	}
 	delete(p.inflight, x.Number)
-	p.recycle(spans)
+	p.items -= f.items
+	p.bytes -= f.bytes
+	p.recycle(f.spans)
 	p.pumpAndUnlock()
 	return nil
 }
@@ -367,7 +390,7 @@ func (p *publisher) recycle(spans []span) {
 func (p *publisher) attach(s *session, window int) {
 	p.mu.Lock()
 	if p.inflight == nil {
-		p.inflight = make(map[uint64][]span)
+		p.inflight = make(map[uint64]sentFrame)
 	}
 	p.live, p.number, p.window = s, 0, max(window, 1)
 	p.pumpAndUnlock()
@@ -388,12 +411,13 @@ func (p *publisher) detach() {
 	slices.Sort(numbers)
 	var again []span
 	for _, n := range numbers {
-		for _, s := range p.inflight[n] {
+		for _, s := range p.inflight[n].spans {
 			p.queued += s.to - s.from
 			again = append(again, s)
 		}
 	}
 	clear(p.inflight)
+	p.items, p.bytes = 0, 0
 	p.queue = append(again, p.queue...)
 }
 

@@ -400,3 +400,40 @@ func TestManyPublishersSurviveManyDisconnects(t *testing.T) {
 		t.Errorf("%d of %d arrived", len(accepted), workers*each)
 	}
 }
+
+// However large the server's window of frames, a publisher leaves a bounded number of messages and bytes unanswered.
+func TestUnansweredMessagesAreBounded(t *testing.T) {
+	for name, payload := range map[string]int{"messages": 0, "bytes": 20_000} {
+		t.Run(name, func(t *testing.T) {
+			_, p, c := pair(t, Options{Publisher: true, PublishBatch: 1000, PublishQueue: 1 << 20},
+				func(w *codec.Welcome) { w.PublishWindow = 1000; w.FrameBytesMax = 64 << 10 })
+			msgs := batch(10_000)
+			for i := range msgs {
+				msgs[i].Payload = make([]byte, payload)
+			}
+			done := publishing(c, t.Context(), msgs...)
+			items, bytes := 0, 0
+			var open []uint64
+			sizes := map[uint64]int{}
+			for items < unansweredItemsMax && bytes < unansweredBytesMax {
+				number, ids := p.publish()
+				items += len(ids)
+				bytes += len(ids) * payload
+				open, sizes[number] = append(open, number), len(ids)
+			}
+			p.silent(30 * time.Millisecond)
+			for answered := 0; answered < len(msgs); {
+				number := open[0]
+				open = open[1:]
+				p.allAccepted(number, sizes[number])
+				answered += sizes[number]
+				if items < len(msgs) {
+					number, ids := p.publish()
+					items += len(ids)
+					open, sizes[number] = append(open, number), len(ids)
+				}
+			}
+			receive(t, done)
+		})
+	}
+}

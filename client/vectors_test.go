@@ -239,10 +239,10 @@ func TestGoodPublishedVectorsAnswerTheirPublish(t *testing.T) {
 	for _, v := range vectors(t, "published.good.json") {
 		n, _ := strconv.Atoi(v.field("count"))
 		number, _ := strconv.ParseUint(v.field("number"), 10, 64)
-		p := publisher{inflight: map[uint64][]span{}}
+		p := publisher{inflight: map[uint64]sentFrame{}}
 		call := newCall(make([]Outgoing, n))
 		call.done = make(chan struct{})
-		p.inflight[number] = []span{{call, 0, n}}
+		p.inflight[number] = sentFrame{spans: []span{{call, 0, n}}, items: n}
 		f, _, err := codec.Parse(v.bytes(t), 1<<20)
 		if err != nil {
 			t.Fatal(err)
