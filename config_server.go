@@ -108,7 +108,7 @@ func (c *TCPConfig) settings(add adder) {
 	add("stuck_close", &c.StuckClose, "30s",
 		"A connection whose socket takes nothing and that acknowledges nothing for this long is closed as a slow consumer; its messages wait for the next login.")
 	add("bundle_delay", &c.BundleDelay, "50ms",
-		"How long messages for a connection that was written to less than half of this ago wait for more, while its event loop sends more than 15,000 frames a second: leaving together they cost a fraction. A connection that gets less, or a loop with less to do, waits for nothing. 0s: never wait. At most 1s.")
+		"How long messages for a connection that was written to less than this ago wait for more (16 at most), while its event loop sends more than 15,000 messages a second: leaving together they cost a fraction. A connection that gets less, or a loop with less to do, waits for nothing. 0s: never wait. At most 1s.")
 	add("publish_window", &c.PublishWindow, "128",
 		"PUBLISH frames a publisher's connection may have unanswered.")
 }

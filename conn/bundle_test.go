@@ -29,6 +29,12 @@ func busyBench(t *testing.T) (l *loop, s *Session, writes func() uint64) {
 	}
 }
 
+func sendMany(s *Session, frame []byte, n int) {
+	for range n {
+		s.Send(frame)
+	}
+}
+
 func (l *loop) testRound() {
 	l.round()
 	l.signal.Store(true)
@@ -65,6 +71,7 @@ func TestWhatIsNotMadeToWait(t *testing.T) {
 	for name, prepare := range map[string]func(l *loop, s *Session){
 		"first message for long": func(l *loop, s *Session) { s.wroteMs = uint16(l.server.nowMs() - 2000) },
 		"reply":                  func(_ *loop, s *Session) { s.SendControl(frame) },
+		"bundle":                 func(_ *loop, s *Session) { sendMany(s, frame, bundleFrames) },
 		"quiet loop":             func(l *loop, _ *Session) { l.busy = false },
 		"switched off":           func(l *loop, _ *Session) { l.server.bundleMs = 0 },
 	} {
@@ -84,17 +91,16 @@ func TestWhatIsNotMadeToWait(t *testing.T) {
 // A loop is busy by the messages it sends.
 func TestBusyIsALoopThatSendsMuch(t *testing.T) {
 	l, _, _, _ := bench(t)
-	l.reckon(100)
-	l.stats.framesOut.Add(299)
-	if l.reckon(120); l.busy {
-		t.Fatal("busy at 14,950 frames a second")
+	l.reckon(1000)
+	l.messages += 2999
+	if l.reckon(1200); l.busy {
+		t.Fatal("busy at 14,995 messages a second")
 	}
-	l.stats.framesOut.Add(100)
-	if l.reckon(130); l.busy {
+	l.messages += 3000
+	if l.reckon(1300); l.busy {
 		t.Fatal("reckoned inside the window")
 	}
-	l.stats.framesOut.Add(200)
-	if l.reckon(140); !l.busy {
-		t.Fatal("not busy at 15,000 frames a second")
+	if l.reckon(1400); !l.busy {
+		t.Fatal("not busy at 15,000 messages a second")
 	}
 }

@@ -53,8 +53,7 @@ type Config struct {
 	// SendBufferBytes fixes SO_SNDBUF; 0 (default) leaves it to the kernel's tuning.
 	SendBufferBytes int
 
-	// BundleDelay is how long messages for a connection that was written to less than half of it ago wait for more while its loop is
-	// busy. A connection that gets little is never made to wait, nor are replies. Default 50 ms; below 0: never.
+	// BundleDelay is how long messages for a connection that was written to less than that ago wait for more while its loop is busy. A connection that gets little is never made to wait, nor are replies. Default 50 ms; below 0: never.
 	BundleDelay time.Duration
 
 	LingerTimeout time.Duration // how long a closed connection is read and dropped so that the CLOSE frame arrives. Default 1 s

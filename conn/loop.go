@@ -14,8 +14,9 @@ import (
 const (
 	flushesPerRun   = 256    // sessions flushed in one round
 	flushesPerYield = 512    // sessions flushed before readable sockets must have had a turn
-	busyFrames      = 15_000 // messages a second that make a loop busy
-	busyWindowMs    = 20     // over which they are counted
+	busyMessages    = 15_000 // messages a second that make a loop busy
+	busyWindowMs    = 200    // over which they are counted: a burst makes no loop busy
+	bundleFrames    = 16     // so many messages are bundle enough
 )
 
 // loop is the part of the server that belongs to one gnet event loop.
@@ -44,7 +45,7 @@ type loop struct {
 	yielding    bool // a round is put off until they have had one
 	busy        bool
 	rateMs      int64 // when busy was reckoned
-	rateFrames  uint64
+	messages    int32 // taken out of outboxes since then; replies do not count
 	wheel       wheel
 	connect     codec.Connect // scratch for login
 	scratch     [16 << 10]byte
@@ -157,21 +158,19 @@ func (l *loop) reckon(nowMs int64) {
 	if past < busyWindowMs {
 		return
 	}
-	frames := l.stats.framesOut.Load()
-	l.busy = int64(frames-l.rateFrames)*1000 >= busyFrames*past
-	l.rateMs, l.rateFrames = nowMs, frames
+	l.busy = int64(l.messages)*1000 >= busyMessages*past
+	l.rateMs, l.messages = nowMs, 0
 }
 
 // mayHold reports whether what s has may wait a moment for more: a write is the dearest thing a loop does, and costs the same for one
-// message and for ten. That pays only when the loop is busy and s gets so much that more will have come, which is when it was written to
-// less than half of the delay ago; all others are written to at once.
+// message and for ten. That pays only when the loop is busy and s gets so much that more will come; all others are written to at once.
 func (l *loop) mayHold(s *Session, nowMs int64) bool {
-	if !l.busy || int32(uint16(nowMs)-s.wroteMs) >= l.server.bundleMs/2 { // once in 65 s an old time looks like a new one: no harm
+	if !l.busy || int32(uint16(nowMs)-s.wroteMs) >= l.server.bundleMs { // once in 65 s an old time looks like a new one: no harm
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.prompt && !s.writable && !s.resume && s.state.Load() == stateOpen
+	return s.queuedFrames < bundleFrames && !s.prompt && !s.writable && !s.resume && s.state.Load() == stateOpen
 }
 
 // hold keeps s, which is marked as queued and in no list, until unhold.

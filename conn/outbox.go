@@ -60,6 +60,9 @@ func (s *Session) dropOutLocked() {
 
 // takeLocked moves the outbox to the loop's side.
 func (s *Session) takeLocked() {
+	if s.out != nil && !s.prompt {
+		s.loop.messages += s.out.frames
+	}
 	s.head, s.out, s.prompt = s.out, nil, false
 }
 
