@@ -24,12 +24,12 @@ func TestTheGeneratorDrivesEveryServer(t *testing.T) {
 	fanout := []string{"fanout", "--users", "20", "--warm-up", "100ms", "--duration", "1s"}
 	storm := []string{"storm", "--users", "50", "--live-users", "0", "--live-rate", "0"}
 	small := []work{
-		{name: "closed", args: fanout, figures: works()[0].figures}, {name: "open", args: with(fanout, "--rate", "500", "--batch", "1"), figures: works()[1].figures},
+		{name: "closed", args: fanout, figures: works()[0].figures}, {name: "open", args: with(fanout, "--rate", "500", "--batch", "1"), figures: works()[2].figures},
 		{name: "fire and forget", args: with(fanout, "--rate", "500", "--no-ack"), figures: works()[0].figures},
-		{name: "idle", args: []string{"idle", "--sizes", "10,20", "--hold", "1s"}, figures: works()[2].figures[:1]},
-		{name: "logins", args: storm, figures: works()[3].figures},
+		{name: "idle", args: []string{"idle", "--sizes", "10,20", "--hold", "1s"}, figures: works()[3].figures[:1]},
+		{name: "logins", args: storm, figures: works()[4].figures},
 		// One message each: mochi-mqtt hands a session's messages out in no order.
-		{name: "backlog", args: with(storm, "--backlog", "1"), figures: works()[4].figures, never: []string{"relay"}},
+		{name: "backlog", args: with(storm, "--backlog", "1"), figures: works()[5].figures, never: []string{"relay"}},
 	}
 	for _, p := range peers(o)[:3] {
 		for i := range small {

@@ -44,6 +44,12 @@ func works() []work {
 	const receive = "publish to receive"
 	load := []string{"fanout", "--users", "1000", "--payload", "128", "--warm-up", "2s", "--duration", "5s", "--settle-max", "15s"}
 	storm := []string{"storm", "--payload", "128", "--live-users", "0", "--live-rate", "0"}
+	latencies := []figure{
+		{key: "kept", label: "acknowledged deliveries", unit: "/s", from: "deliveries_per_second"},
+		{key: "p50", label: "publish to receive, p50", unit: "ms", lower: true, latency: receive, from: "p50"},
+		{key: "p99", label: "publish to receive, p99", unit: "ms", lower: true, latency: receive, from: "p99"},
+		{key: "p999", label: "publish to receive, p99.9", unit: "ms", lower: true, latency: receive, from: "p999"},
+	}
 	return []work{
 		{
 			name: "throughput", title: "1,000 users, 128 bytes, window 20, closed loop", args: with(load, "--window", "20"),
@@ -53,13 +59,10 @@ func works() []work {
 			},
 		},
 		{
-			name: "latency", title: "open loop, 20,000 messages/s, one a PUBLISH", args: with(load, "--rate", "20000", "--batch", "1"),
-			figures: []figure{
-				{key: "kept", label: "acknowledged deliveries", unit: "/s", from: "deliveries_per_second"},
-				{key: "p50", label: "publish to receive, p50", unit: "ms", lower: true, latency: receive, from: "p50"},
-				{key: "p99", label: "publish to receive, p99", unit: "ms", lower: true, latency: receive, from: "p99"},
-				{key: "p999", label: "publish to receive, p99.9", unit: "ms", lower: true, latency: receive, from: "p999"},
-			},
+			name: "latency", title: "open loop, 20,000 messages/s", args: with(load, "--rate", "20000"), figures: latencies,
+		},
+		{
+			name: "singles", title: "the same, one message a PUBLISH", args: with(load, "--rate", "20000", "--batch", "1"), figures: latencies,
 		},
 		{
 			name: "idle", title: "idle connections, 2,000 to 18,000, keepalive 60 s",
