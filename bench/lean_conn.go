@@ -151,18 +151,12 @@ func (w *leanWorker) read(i int, c *leanConn) error {
 	if w.listener == nil {
 		return nil
 	}
-	return w.answer(i, c, out, false)
+	return w.answer(c, w.listener.answer(c.login.user, out))
 }
 
-// answer sends what a read has led to, or with last what was put off.
-func (w *leanWorker) answer(i int, c *leanConn, out []byte, last bool) error {
-	now := w.crowd.o.now()
-	out, waitMs := w.listener.answer(c.login.user, out, now, last)
+// answer sends what a read has led to.
+func (w *leanWorker) answer(c *leanConn, out []byte) error {
 	w.out = out
-	if waitMs > 0 && !c.putOff {
-		c.putOff = true
-		w.late.push(leanDue{i, now + int64(waitMs)*int64(time.Millisecond)})
-	}
 	if len(out) == 0 {
 		return nil
 	}
@@ -171,25 +165,6 @@ func (w *leanWorker) answer(i int, c *leanConn, out []byte, last bool) error {
 	}
 	w.listener.answered(c.login.user)
 	return nil
-}
-
-// answerLate sends what was put off and is due.
-func (w *leanWorker) answerLate() {
-	for {
-		d, ok := w.late.first()
-		if !ok || d.at > w.crowd.o.now() {
-			return
-		}
-		w.late.head++
-		c := &w.conns[d.conn]
-		c.putOff = false
-		if c.state != leanIn {
-			continue
-		}
-		if err := w.answer(d.conn, c, w.out[:0], true); err != nil {
-			w.fail(d.conn, c, err)
-		}
-	}
 }
 
 // enter follows an accepted login.

@@ -16,9 +16,8 @@ type leanListener interface {
 	leanSpeech
 	// take handles the frame at the start of b, and appends what has to be answered to out.
 	take(user int, b, out []byte) ([]byte, error)
-	// answer appends to out what waited for the end of a read. What may wait for more is left until waitMs milliseconds later, when
-	// answer is asked again, with last set; 0: nothing is.
-	answer(user int, out []byte, now int64, last bool) (all []byte, waitMs int)
+	// answer appends to out what waited for the end of a read.
+	answer(user int, out []byte) []byte
 	// answered follows when all of that has gone to the socket.
 	answered(user int)
 }
@@ -39,8 +38,6 @@ type leanFleet struct {
 type leanReceiver struct {
 	seen       uint64 // highest request number: the server counts them without gaps
 	taken      int    // and not confirmed yet
-	saidAt     int64  // when the last confirmation left
-	hurry      bool   // a copy was answered: what waits leaves with that
 	confirmed  bool   // what is about to leave confirms all that was taken
 	received   atomic.Uint64
 	duplicates atomic.Uint64
@@ -137,7 +134,6 @@ func (h *leanHoldfastListener) take(user int, b, out []byte) ([]byte, error) {
 	if p.Number <= rc.seen { // sent again: its ACK was late
 		rc.duplicates.Add(1)
 		rc.ackFrames.Add(1)
-		rc.hurry = true
 		return codec.AppendAckOne(out, p.Number, codec.LevelProcessed), nil
 	}
 	rc.seen = p.Number
@@ -151,29 +147,13 @@ func (h *leanHoldfastListener) take(user int, b, out []byte) ([]byte, error) {
 	return out, nil
 }
 
-// The client library's rules for bundling confirmations.
-const (
-	leanBundleMs  = 20
-	leanBundleMax = 64
-)
-
-// answer implements leanListener with the frame the client library would send, when it would: at once after a pause
-// or behind the answer to a copy, else with those that come within the next moment, and no later than half of the window is used up.
-func (h *leanHoldfastListener) answer(user int, out []byte, now int64, last bool) ([]byte, int) {
+// answer implements leanListener with the frame the client library would send.
+func (h *leanHoldfastListener) answer(user int, out []byte) []byte {
 	rc := &h.l.all[user]
-	hurry := rc.hurry || last
-	rc.hurry = false
-	full := leanBundleMax
-	if h.window > 0 {
-		full = max(1, min(full, h.window/2))
+	if rc.taken == 0 {
+		return out
 	}
-	switch {
-	case rc.taken == 0:
-		return out, 0
-	case !hurry && rc.taken < full && now-rc.saidAt < leanBundleMs*int64(time.Millisecond):
-		return out, leanBundleMs
-	}
-	rc.saidAt, rc.confirmed = now, true
+	rc.confirmed = true
 	rc.ackFrames.Add(1)
 	if rc.taken == 1 {
 		out = codec.AppendAckOne(out, rc.seen, codec.LevelProcessed)
@@ -181,7 +161,7 @@ func (h *leanHoldfastListener) answer(user int, out []byte, now int64, last bool
 		out = codec.AppendAckUpTo(out, rc.seen, codec.LevelProcessed) // all before were confirmed, as they were read
 	}
 	rc.taken = 0
-	return out, 0
+	return out
 }
 
 // answered implements leanListener. A PONG or the answer to a copy confirms none of what was taken.
@@ -220,7 +200,7 @@ func (m *leanMQTTListener) take(user int, b, out []byte) ([]byte, error) {
 }
 
 // answer implements leanListener: every PUBACK has been given out already.
-func (m *leanMQTTListener) answer(_ int, out []byte, _ int64, _ bool) ([]byte, int) { return out, 0 }
+func (m *leanMQTTListener) answer(_ int, out []byte) []byte { return out }
 
 // answered implements leanListener.
 func (m *leanMQTTListener) answered(user int) { m.l.answered(user) }

@@ -32,8 +32,8 @@ func leanPush(f *fleet, n uint64) []byte {
 	return codec.AppendPush(nil, &codec.Push{Number: n, Attempt: 1, MessageID: []byte("m"), Payload: payload})
 }
 
-// takeAll hands numbers to the receiver as one read and returns what leaves at its end, and how long the rest may wait.
-func takeAll(t *testing.T, h *leanHoldfastListener, f *fleet, at time.Duration, numbers ...uint64) (words []string, waitMs int) {
+// takeAll hands numbers to the receiver as one read and returns what leaves at its end.
+func takeAll(t *testing.T, h *leanHoldfastListener, f *fleet, numbers ...uint64) (words []string) {
 	t.Helper()
 	var out []byte
 	for _, n := range numbers {
@@ -42,16 +42,15 @@ func takeAll(t *testing.T, h *leanHoldfastListener, f *fleet, at time.Duration, 
 			t.Fatal(err)
 		}
 	}
-	return endOfRead(t, h, out, at, false)
+	return endOfRead(t, h, out)
 }
 
-func endOfRead(t *testing.T, h *leanHoldfastListener, out []byte, at time.Duration, last bool) (words []string, waitMs int) {
+func endOfRead(t *testing.T, h *leanHoldfastListener, out []byte) (words []string) {
 	t.Helper()
-	out, waitMs = h.answer(0, out, int64(at), last)
-	if len(out) > 0 {
+	if out = h.answer(0, out); len(out) > 0 {
 		h.answered(0)
 	}
-	return leanWords(t, out), waitMs
+	return leanWords(t, out)
 }
 
 // leanWords shows the frames a receiver sends: "3", "<=7" or the name of their type.
@@ -87,62 +86,32 @@ func ackWord(t *testing.T, f codec.Frame) string {
 	return text
 }
 
-func TestLeanReceiversBundleConfirmationsAsTheLibraryDoes(t *testing.T) {
+func TestLeanReceiversConfirmWhatOneReadBroughtWithOneFrame(t *testing.T) {
 	type read struct {
-		at      time.Duration
 		numbers []uint64
-		last    bool // no read: what was put off is due
 		want    []string
-		waits   bool
 	}
 	for _, test := range []struct {
 		name    string
-		window  int
 		ackEach bool
 		reads   []read
 		frames  uint64
 		copies  uint64
 	}{
-		{"one read, one frame", 20, false, []read{{at: time.Second, numbers: []uint64{1, 2, 3}, want: []string{"<=3"}}}, 1, 0},
-		{"the first leaves at once, what follows within 20 ms together", 20, false, []read{
-			{at: time.Second, numbers: []uint64{1}, want: []string{"1"}},
-			{at: time.Second + 5*time.Millisecond, numbers: []uint64{2}, waits: true},
-			{at: time.Second + 19*time.Millisecond, numbers: []uint64{3, 4}, waits: true},
-			{at: time.Second + 25*time.Millisecond, last: true, want: []string{"<=4"}},
-			{at: time.Second + 46*time.Millisecond, numbers: []uint64{5}, want: []string{"5"}},
-			{at: time.Second + 66*time.Millisecond, last: true},
-		}, 3, 0},
-		{"half of the window does not wait", 6, false, []read{
-			{at: time.Second, numbers: []uint64{1}, want: []string{"1"}},
-			{at: time.Second, numbers: []uint64{2, 3}, waits: true},
-			{at: time.Second, numbers: []uint64{4}, want: []string{"<=4"}},
-		}, 2, 0},
-		{"a window of one", 1, false, []read{
-			{at: time.Second, numbers: []uint64{1}, want: []string{"1"}}, {at: time.Second, numbers: []uint64{2}, want: []string{"2"}},
-		}, 2, 0},
-		{"a copy is confirmed again, at once and with what waits", 20, false, []read{
-			{at: time.Second, numbers: []uint64{1}, want: []string{"1"}},
-			{at: time.Second, numbers: []uint64{2, 3}, waits: true},
-			{at: time.Second, numbers: []uint64{1}, want: []string{"1", "<=3"}},
-			{at: time.Second, numbers: []uint64{3}, want: []string{"3"}},
-			{at: time.Second, numbers: []uint64{4}, waits: true},
+		{"one read, one frame", false, []read{{[]uint64{1, 2, 3}, []string{"<=3"}}, {[]uint64{4}, []string{"4"}}}, 2, 0},
+		{"a copy is confirmed again", false, []read{
+			{[]uint64{1, 2}, []string{"<=2"}}, {[]uint64{1}, []string{"1"}}, {[]uint64{2, 3}, []string{"2", "3"}},
 		}, 4, 2},
-		{"one frame a message", 20, true, []read{{at: time.Second, numbers: []uint64{1, 2, 1}, want: []string{"1", "2", "1"}}}, 3, 1},
+		{"one frame a message", true, []read{{[]uint64{1, 2, 1}, []string{"1", "2", "1"}}}, 3, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			h, f := leanUser(test.window, test.ackEach)
+			h, f := leanUser(20, test.ackEach)
 			for i, r := range test.reads {
-				words, waitMs := []string(nil), 0
-				if r.last {
-					words, waitMs = endOfRead(t, h, nil, r.at, true)
-				} else {
-					words, waitMs = takeAll(t, h, f, r.at, r.numbers...)
+				if words := takeAll(t, h, f, r.numbers...); !slices.Equal(words, r.want) {
+					t.Errorf("read %d: %q", i, words)
 				}
-				if !slices.Equal(words, r.want) || (waitMs > 0) != r.waits || waitMs > 20 {
-					t.Errorf("read %d: %q, waits %d ms", i, words, waitMs)
-				}
-				if waiting := h.l.all[0].taken; f.unacked() != waiting {
-					t.Errorf("read %d: %d count as not confirmed, and %d are", i, f.unacked(), waiting)
+				if f.unacked() != 0 {
+					t.Errorf("read %d: %d count as not confirmed", i, f.unacked())
 				}
 			}
 			if s := h.l.stats(); s.AckFrames != test.frames || s.Duplicates != test.copies {
@@ -155,22 +124,17 @@ func TestLeanReceiversBundleConfirmationsAsTheLibraryDoes(t *testing.T) {
 // A server's PING is answered at once, and its answer confirms nothing.
 func TestLeanReceiversAnswerPings(t *testing.T) {
 	h, f := leanUser(20, false)
-	takeAll(t, h, f, time.Second, 1)
-	takeAll(t, h, f, time.Second, 2)
 	out, err := h.take(0, codec.AppendPing(nil, []byte("x")), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if words, _ := endOfRead(t, h, out, time.Second, false); !slices.Equal(words, []string{"PONG"}) || f.unacked() != 1 {
-		t.Errorf("%q, %d not confirmed", words, f.unacked())
-	}
-	if words, _ := endOfRead(t, h, nil, time.Second, true); !slices.Equal(words, []string{"<=2"}) && !slices.Equal(words, []string{"2"}) || f.unacked() != 0 {
+	if words := endOfRead(t, h, out); !slices.Equal(words, []string{"PONG"}) || h.l.stats().AckFrames != 0 || f.unacked() != 0 {
 		t.Errorf("%q, %d not confirmed", words, f.unacked())
 	}
 }
 
-// TestLeanReceiversSendWhatTheyPutOff is the same over a socket: what waits leaves without anything more arriving.
-func TestLeanReceiversSendWhatTheyPutOff(t *testing.T) {
+// TestLeanReceiversConfirmOverASocket is the same over a socket.
+func TestLeanReceiversConfirmOverASocket(t *testing.T) {
 	r := bareRun()
 	r.started = time.Now().Add(-time.Second)
 	f := newFleet(r, fleetOptions{users: 1, window: 20, lean: true})

@@ -31,7 +31,6 @@ type leanConn struct {
 	began   int64  // of this attempt
 	heardAt int64  // last bytes
 	rest    []byte // the beginning of a frame
-	putOff  bool   // an answer waits in late
 }
 
 // leanWorker is one goroutine with its sockets.
@@ -56,7 +55,6 @@ type leanWorker struct {
 	conns  []leanConn
 	free   []int     // places in conns
 	pings  leanQueue // connections to be pinged
-	late   leanQueue // answers that were put off
 	retry  []leanRetry
 	events [256]unix.EpollEvent
 	buf    [16 << 10]byte
@@ -157,7 +155,6 @@ func (w *leanWorker) run() {
 		for i := range max(n, 0) {
 			w.ready(int(w.events[i].Fd), w.events[i].Events)
 		}
-		w.answerLate()
 		w.keepAlive()
 	}
 	for i := range w.conns {
@@ -175,9 +172,6 @@ func (w *leanWorker) waitMs(more bool) int {
 	}
 	due := int64(-1)
 	if d, ok := w.pings.first(); ok {
-		due = d.at
-	}
-	if d, ok := w.late.first(); ok && (due < 0 || d.at < due) {
 		due = d.at
 	}
 	for _, r := range w.retry {

@@ -11,10 +11,6 @@ import (
 // holds them all. What is beyond comes again from the server and is recognised as a copy then.
 const carryMax = 2048
 
-// ackBundle is how long after a confirmation the next one waits for company: one that comes alone leaves at once, a stream of them
-// in bundles.
-const ackBundle = 20 * time.Millisecond
-
 // confirmedRangesMax bounds the memory of what was confirmed in a session: with more holes than that, up-to ACKs are
 // given up for the session.
 const confirmedRangesMax = 256
@@ -49,10 +45,9 @@ func (b *ackBatch) reset() {
 // ackState is a session's side of the confirmations. Guarded by Client.mu.
 type ackState struct {
 	pending   ackBatch
-	confirmed rangeSet  // every number that was said to the server in this session
-	holes     bool      // confirmed was given up
-	saidAt    time.Time // of the last confirmation
-	hurry     bool      // an answer to a copy is among the pending: no waiting for company
+	confirmed rangeSet // every number that was said to the server in this session
+	holes     bool     // confirmed was given up
+	hurry     bool     // an answer to a copy is among the pending: no waiting for company
 	// sent are the ids of frames that may still be in the outbox, up to the stream position sentEnd.
 	sent    []ackRef
 	sentEnd uint64
@@ -124,7 +119,7 @@ func (c *Client) carryLocked(r ackRef) {
 	c.carry = append(c.carry, r)
 }
 
-// flushIfDue sends what is pending when nothing more is waiting and none was sent a moment ago, when a batch is full or when a copy wants its answer;
+// flushIfDue sends what is pending when nothing more is waiting, when a batch is full or when a copy wants its answer;
 // otherwise it makes sure that the timer does it. It is called with mu held and returns without it.
 func (c *Client) flushIfDue() {
 	s := c.live
@@ -137,32 +132,20 @@ func (c *Client) flushIfDue() {
 		return
 	}
 	// A confirmation by id is in a hurry: the server is about to send that message again.
-	hurry := c.o.AckDelay < 0 || s.acks.hurry || len(c.carry) > 0
-	idle := hurry || c.unsettled == 0
-	delay := c.o.AckDelay
-	if idle && !hurry && !c.reading && time.Since(s.acks.saidAt) < ackBundle {
-		idle, delay = false, min(delay, ackBundle) // messages come thick and fast: the next ones share the frame
-	}
-	if len(s.acks.pending.refs) >= min(c.o.AckBatch, s.ackBatchMax) || (idle && !c.reading) {
+	idle := c.unsettled == 0 || c.o.AckDelay < 0 || s.acks.hurry || len(c.carry) > 0
+	if len(s.acks.pending.refs) >= c.o.AckBatch || (idle && !c.reading) {
 		c.flushAcks()
 		return
 	}
-	c.armLocked(delay)
+	if !c.timerArmed {
+		c.timerArmed = true
+		if c.timer == nil {
+			c.timer = time.AfterFunc(c.o.AckDelay, c.ackTimer)
+		} else {
+			c.timer.Reset(c.o.AckDelay)
+		}
+	}
 	c.mu.Unlock()
-}
-
-// armLocked has the timer send what is pending after delay at the latest.
-func (c *Client) armLocked(delay time.Duration) {
-	due := time.Now().Add(delay)
-	if c.timerArmed && !due.Before(c.timerDue) {
-		return
-	}
-	c.timerArmed, c.timerDue = true, due
-	if c.timer == nil {
-		c.timer = time.AfterFunc(delay, c.ackTimer)
-	} else {
-		c.timer.Reset(delay)
-	}
 }
 
 // ackTimer runs on a timer's goroutine. The timer is never stopped while the client lives: one that finds nothing to
@@ -222,7 +205,7 @@ func (c *Client) sendBatch(s *session, b *ackBatch) {
 	end := s.out.unlock(buf)
 	c.stats.AckFrames += frames
 	a.sent = append(append(a.sent, b.refs...), c.carry...)
-	a.sentEnd, a.saidAt = end, time.Now()
+	a.sentEnd = end
 	clear(c.carry)
 	c.carry = c.carry[:0]
 }

@@ -50,7 +50,6 @@ type Client struct {
 	unstored     []string            // ids for the DedupStore
 	timer        *time.Timer         // flushes confirmations; nil until the first one waits
 	timerArmed   bool
-	timerDue     time.Time
 	reading      bool // the reader is among frames that have arrived already
 	draining     bool // no new messages are taken
 	drained      chan struct{}

@@ -24,7 +24,7 @@
 // # Confirmations
 //
 // ACKs are merged into as few frames as they can be: they leave when Options.AckBatch of them wait, when
-// Options.AckDelay has passed, and at once when no other message is in work and none was confirmed in the last 20 ms. ACKs that could not leave before a
+// Options.AckDelay has passed, and at once when no other message is in work. ACKs that could not leave before a
 // connection ended are told by message id at the next login.
 //
 // # Connection

@@ -41,7 +41,6 @@ type session struct {
 	requestIDBase uint64
 	queueMsgsMax  int
 	queueBytesMax int
-	ackBatchMax   int // half of the window: waiting for more would hold the server up
 	startedAt     time.Time
 
 	// Owned by the read goroutine.
@@ -191,7 +190,6 @@ func (c *Client) welcome(ctx context.Context, s *session, f codec.Frame) error {
 	}
 	s.requestIDBase = w.RequestIDBase
 	s.queueMsgsMax = 2*s.info.WindowMsgs + queueMsgsExtra
-	s.ackBatchMax = max(1, s.info.WindowMsgs/2)
 	s.queueBytesMax = 2*s.info.WindowBytes + s.info.FrameBytesMax
 	s.rd.frameBytesMax = s.info.FrameBytesMax
 	s.startedAt = time.Now()
