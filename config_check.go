@@ -162,6 +162,7 @@ func (c *Config) checkTCP(k *checker) {
 	k.that(t.OutboxHigh >= t.FrameMax, "tcp.outbox_high (%s) must hold one frame of tcp.frame_max (%s)", t.OutboxHigh, t.FrameMax)
 	k.between("tcp.stuck_close", t.StuckClose, time.Second, time.Hour)
 	k.between("tcp.bundle_delay", t.BundleDelay, 0, time.Second)
+	k.that(t.BundleDelay%time.Millisecond == 0, "tcp.bundle_delay (%s) must be whole milliseconds; 0s turns it off", t.BundleDelay)
 	k.count("tcp.publish_window", t.PublishWindow, 1, 4096)
 	c.checkLimits(k)
 }
