@@ -38,7 +38,6 @@ type leanFleet struct {
 type leanReceiver struct {
 	seen       uint64 // highest request number: the server counts them without gaps
 	taken      int    // and not confirmed yet
-	confirmed  bool   // what is about to leave confirms all that was taken
 	received   atomic.Uint64
 	duplicates atomic.Uint64
 	ackFrames  atomic.Uint64
@@ -140,7 +139,6 @@ func (h *leanHoldfastListener) take(user int, b, out []byte) ([]byte, error) {
 	h.l.f.members[user].take(p.Payload, false)
 	if h.l.f.o.ackEach {
 		rc.ackFrames.Add(1)
-		rc.confirmed = true
 		return codec.AppendAckOne(out, p.Number, codec.LevelProcessed), nil
 	}
 	rc.taken++
@@ -153,7 +151,6 @@ func (h *leanHoldfastListener) answer(user int, out []byte) []byte {
 	if rc.taken == 0 {
 		return out
 	}
-	rc.confirmed = true
 	rc.ackFrames.Add(1)
 	if rc.taken == 1 {
 		out = codec.AppendAckOne(out, rc.seen, codec.LevelProcessed)
@@ -164,14 +161,8 @@ func (h *leanHoldfastListener) answer(user int, out []byte) []byte {
 	return out
 }
 
-// answered implements leanListener. A PONG or the answer to a copy confirms none of what was taken.
-func (h *leanHoldfastListener) answered(user int) {
-	rc := &h.l.all[user]
-	if rc.confirmed {
-		rc.confirmed = false
-		h.l.answered(user)
-	}
-}
+// answered implements leanListener. All that was taken is confirmed by now: answer leaves nothing.
+func (h *leanHoldfastListener) answered(user int) { h.l.answered(user) }
 
 // leanMQTTListener takes messages from a broker.
 type leanMQTTListener struct {
